@@ -28,11 +28,12 @@ constexpr std::int64_t kCols = 128;
 /// Ranks, and the device that each is on.
 using Ranks = std::vector<std::size_t>;
 
-std::unique_ptr<Backend> make_group(Numerics numerics, const Ranks& device_of) {
+std::unique_ptr<Backend> make_group(Numerics numerics, const Ranks& device_of,
+                                    bool writes_to_first = false) {
   std::vector<std::unique_ptr<Backend>> devices(std::ranges::max(device_of) + 1);
   for (auto& device : devices) device = make_cpu_backend(numerics, 1);
-  return std::make_unique<group::GroupBackend>(std::move(devices), device_of,
-                                               std::make_unique<test::HostExchange>());
+  return std::make_unique<group::GroupBackend>(
+      std::move(devices), device_of, std::make_unique<test::HostExchange>(writes_to_first));
 }
 
 class Group : public ::testing::TestWithParam<Ranks> {
@@ -76,10 +77,13 @@ TEST_P(Group, ComputesWhatIsNotSharedOnEveryDevice) {
 
 TEST_P(Group, BringsLogitsTogetherWithTheBitsOfOneDevice) {
   const StoredMatrix matrix = f32_matrix(w_, kRows, kCols);
-  const auto alone = one_->pack({&matrix, 1});
-  const auto shared = group_->pack_split({&matrix, 1}, {Split::Of::kLogits, {kRows}});
-  EXPECT_EQ(shared->rows(), kRows);
-  EXPECT_EQ(product(*group_, *shared, x_, {}), product(*one_, *alone, x_, {}));
+  const Matrix expected = product(*one_, *one_->pack({&matrix, 1}), x_, {});
+  for (const bool writes_to_first : {false, true}) {
+    const auto group = make_group(Numerics::kF32, GetParam(), writes_to_first);
+    const auto shared = group->pack_split({&matrix, 1}, {Split::Of::kLogits, {kRows}});
+    EXPECT_EQ(shared->rows(), kRows);
+    EXPECT_EQ(product(*group, *shared, x_, {}), expected);
+  }
   const StoredMatrix odd = f32_matrix(w_, kRows - 1, kCols);  // which all devices compute
   const auto uneven = group_->pack_split({&odd, 1}, {Split::Of::kLogits, {kRows - 1}});
   EXPECT_EQ(product(*group_, *uneven, x_, {}), product(*one_, *one_->pack({&odd, 1}), x_, {}));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <ostream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -136,13 +138,27 @@ TEST(RanksCompose, MovesHeadsOnEveryRank) {
   EXPECT_LT(worst, 1e-3);
 }
 
+/// A random model on GPUs.
+struct GpuModel {
+  const char* quantization = "";
+  const char* type = "mistral";
+  int dim = 512;
+  bool has_biases = false;
+};
+void PrintTo(const GpuModel& model, std::ostream* out) {
+  *out << model.type << ' ' << model.dim << ' ' << model.quantization;
+}
+
 /// Where ranks are changes no bit: in prompts, which run op by op, and in steps, which are
 /// recorded, of plain weights and packed ones, whose halves are whole groups.
-class RanksOnGpus : public ::testing::TestWithParam<const char*> {
+class RanksOnGpus : public ::testing::TestWithParam<GpuModel> {
  protected:
   void SetUp() override {
+    const std::string biases = GetParam().has_biases ? "true" : "false";
     std::ofstream(folder_.path() / "config.json")
-        << R"({"model_type": "mistral", "hidden_size": 512, "intermediate_size": 1024,
+        << R"({"model_type": ")" << GetParam().type << R"(", "hidden_size": )" << GetParam().dim
+        << R"(, "attention_bias": )" << biases << R"(, "mlp_bias": )" << biases
+        << R"(, "intermediate_size": 1024,
                "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
                "head_dim": 64, "vocab_size": 320, "max_position_embeddings": 2048,
                "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
@@ -152,7 +168,7 @@ class RanksOnGpus : public ::testing::TestWithParam<const char*> {
     EngineOptions options;
     options.device = "cuda";
     options.devices = std::move(devices);
-    options.quantization = GetParam();
+    options.quantization = GetParam().quantization;
     options.kv_tokens = 16384;
     options.load_format = "dummy";
     return Engine::load(folder_.path().string(), options);
@@ -174,20 +190,30 @@ TEST_P(RanksOnGpus, HaveTheSameBitsOnOneAsOnTwo) {
       while (branches.size() < count) branches.push_back(branches.front().fork());
       std::vector<Branch*> all;
       for (Branch& branch : branches) all.push_back(&branch);
-      session.decode(all, {.max_tokens = 30, .temperature = 1.0, .ignore_eos = true});
+      session.decode(all, {.max_tokens = 12, .temperature = 1.0, .ignore_eos = true});
       for (Branch& branch : branches) {
         const std::vector<float> logits = logits_of(branch);
         out.insert(out.end(), logits.begin(), logits.end());
       }
     };
-    for (const std::size_t count : {1, 2, 7, 40}) decode(count);
+    for (const std::size_t count : {1, 2, 8, 33, 128}) decode(count);
     return out;
   };
   if (!error_of([&] { load_on({1}); }).empty()) GTEST_SKIP() << "one GPU";
   EXPECT_EQ(results({0, 0}), results({0, 1}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Weights, RanksOnGpus, ::testing::Values("", "fp8", "int8", "int4"));
+INSTANTIATE_TEST_SUITE_P(Weights, RanksOnGpus,
+                         ::testing::Values(GpuModel{""}, GpuModel{"fp8"}, GpuModel{"int8"},
+                                           GpuModel{"int4"}));
+
+/// Rows of several blocks of a sum and of no whole number of them, biases, and norms between a sum
+/// and what it is added to.
+INSTANTIATE_TEST_SUITE_P(Shapes, RanksOnGpus,
+                         ::testing::Values(GpuModel{"", "llama", 2560, true},
+                                           GpuModel{"fp8", "llama", 5120, true},
+                                           GpuModel{"", "llama", 576, true},
+                                           GpuModel{"", "glm4", 512, true}));
 
 }  // namespace
 }  // namespace dendrite::test

@@ -23,10 +23,13 @@ class Exchange {
   /// What a rank on another device has of rows on the first.
   struct Columns {
     std::size_t device = 0;
-    Tensor part;  // [rows, cols], packed
+    Tensor part;  // [rows, cols], packed; `to` where writes_to_first()
     Tensor to;    // the same size
   };
   virtual void gather(std::span<const Columns> columns) = 0;
+  /// Whether products on other devices write to the first's memory what is gathered next; they are
+  /// behind a sum, and so behind what the first did there before.
+  virtual bool writes_to_first() const = 0;
 
   /// The first device's draws are begun: so many of the tokens that passes take before the host
   /// knows them go to the other devices.

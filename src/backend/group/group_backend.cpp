@@ -397,19 +397,19 @@ void GroupBackend::add_up(const Product& args) {
   exchange_->sum(outs, parts, adds ? Store::kAdd : Store::kOverwrite);
 }
 
-/// Ranks on the first device write their columns themselves.
+/// Ranks on the first device write their columns themselves, and so do all where they can.
 void GroupBackend::bring_together(const Product& args) {
   const std::int64_t each = args.out.cols / count();
+  const bool apart = devices_.size() > 1 && !exchange_->writes_to_first();
   std::vector<Tensor> parts;
-  if (devices_.size() > 1) parts = partial(args.out.rows, each);
+  if (apart) parts = partial(args.out.rows, each);
   std::vector<Exchange::Columns> columns;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     const std::int64_t begin = static_cast<std::int64_t>(rank) * each;
-    Tensor out = args.out.columns(begin, each);
-    if (ranks_[rank].device != 0) {
-      columns.push_back({ranks_[rank].device, parts[rank], out});
-      out = parts[rank];
-    }
+    const Tensor to = args.out.columns(begin, each);
+    const bool on_first = ranks_[rank].device == 0;
+    const Tensor out = apart && !on_first ? parts[rank] : to;
+    if (!on_first) columns.push_back({ranks_[rank].device, out, to});
     product_on(rank, args, out, part_on(ranks_[rank], args.bias, each));
   }
   if (!columns.empty()) exchange_->gather(columns);

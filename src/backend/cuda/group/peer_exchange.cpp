@@ -55,8 +55,8 @@ PeerExchange::PeerExchange(std::vector<Place> places, std::vector<std::size_t> d
     const DeviceScope here = place.device->scope();
     check(cudaEventCreateWithFlags(&came_.emplace_back(), cudaEventDisableTiming), "peers");
     sums_.push_back({nullptr, make_counts(memory_, kMostPeerBlocks)});
-    const std::int64_t of_ranks = std::ssize(device_of_) * kColumnBlocks;
-    columns_.push_back({make_counts(memory_, of_ranks), make_counts(memory_, of_ranks)});
+    const std::int64_t ranks = std::ssize(device_of_);
+    columns_.push_back({make_counts(memory_, ranks), make_counts(memory_, ranks)});
     check(cudaDeviceSynchronize(), "peers");
   }
 }
@@ -180,19 +180,20 @@ void PeerExchange::gather(std::span<const Columns> columns) {
   meet();
 }
 
+/// Of what was written to the first device.
 void PeerExchange::enqueue_gather(std::span<const Columns> columns) {
   std::int64_t place = 0;
-  for (const auto& [number, part, to] : columns) {
+  for (const Columns& of_rank : columns) {
+    const std::size_t number = of_rank.device;
     const DeviceScope here = device(number).scope();
-    launch_peer_columns(to, part, columns_.front().flags + place, columns_[number].counts + place,
-                        device(number).stream());
-    check_launch("peers", {{"rows", part.rows}, {"cols", part.cols}});
-    place += kColumnBlocks;
+    launch_tell(columns_.front().flags + place, columns_[number].counts + place,
+                device(number).stream());
+    check_launch("peers", {{"sender", place}});
+    ++place;
   }
   const DeviceScope here = device(0).scope();
-  launch_await_columns(columns_.front().flags, columns_.front().counts, std::ssize(columns),
-                       device(0).stream());
-  check_launch("peers", {{"senders", std::ssize(columns)}});
+  launch_await(columns_.front().flags, columns_.front().counts, place, device(0).stream());
+  check_launch("peers", {{"senders", place}});
 }
 
 void PeerExchange::share_draws(std::int64_t count) {

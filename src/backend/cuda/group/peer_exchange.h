@@ -36,6 +36,7 @@ class PeerExchange final : public group::Exchange {
   void sum(std::span<const Tensor> outs, std::span<const Tensor> parts,
            Backend::Store store) override;
   void gather(std::span<const Columns> columns) override;
+  bool writes_to_first() const override { return records(); }
   void share_draws(std::int64_t count) override;
 
  private:
@@ -62,8 +63,7 @@ class PeerExchange final : public group::Exchange {
   std::vector<Memory> copies_;  // [device * ranks + rank], where one does not reach the other
   std::deque<Memory> memory_;   // of mailboxes
   std::vector<Mailbox> sums_;
-  /// [ranks][kColumnBlocks]: how often a block of a rank's wrote columns, told to the first device,
-  /// and counted by itself.
+  /// [ranks]: how often a rank wrote columns, told to the first device, and counted by itself.
   struct ColumnFlags {
     std::uint32_t* flags;
     std::uint32_t* counts;

@@ -6,7 +6,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-/// What this thread, and those that it met, wrote before is there for who sees the flag.
+/// What this thread saw written before, earlier kernels' too, is there for who sees the flag.
 __device__ void raise(std::uint32_t* flag, std::uint32_t count) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(count) : "memory");
 }
@@ -94,24 +94,15 @@ __global__ void __launch_bounds__(kThreads) direct_sum_kernel(const PeerSum sum)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    peer_columns_kernel(Tensor to, Tensor part, std::uint32_t* flags, std::uint32_t* counts) {
+__global__ void tell_kernel(std::uint32_t* flag, std::uint32_t* count) {
   wait_for_earlier();
   let_next_begin();
-  for (std::int64_t row = 0; row < part.rows; ++row) {
-    for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < part.cols;
-         i += kColumnBlocks * kThreads) {
-      to.data[row * to.stride + i] = part.data[row * part.stride + i];
-    }
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  const std::uint32_t count = counts[blockIdx.x] + 1;
-  counts[blockIdx.x] = count;
-  raise(flags + blockIdx.x, count);
+  const std::uint32_t next = *count + 1;
+  *count = next;
+  raise(flag, next);
 }
 
-__global__ void await_columns_kernel(const std::uint32_t* flags, std::uint32_t* count) {
+__global__ void await_kernel(const std::uint32_t* flags, std::uint32_t* count) {
   wait_for_earlier();
   let_next_begin();
   const std::uint32_t next = *count + 1;
@@ -129,16 +120,13 @@ void launch_peer_sum(const PeerSum& sum, cudaStream_t stream) {
                sum);
 }
 
-void launch_peer_columns(Tensor to, Tensor part, std::uint32_t* flags, std::uint32_t* counts,
-                         cudaStream_t stream) {
-  launch_early(peer_columns_kernel, static_cast<unsigned>(kColumnBlocks), kThreads, 0, stream, to,
-               part, flags, counts);
+void launch_tell(std::uint32_t* flag, std::uint32_t* count, cudaStream_t stream) {
+  launch_early(tell_kernel, 1, 1, 0, stream, flag, count);
 }
 
-void launch_await_columns(const std::uint32_t* flags, std::uint32_t* count, std::int64_t senders,
-                          cudaStream_t stream) {
-  launch_early(await_columns_kernel, 1, static_cast<unsigned>(senders * kColumnBlocks), 0, stream,
-               flags, count);
+void launch_await(const std::uint32_t* flags, std::uint32_t* count, std::int64_t senders,
+                  cudaStream_t stream) {
+  launch_early(await_kernel, 1, static_cast<unsigned>(senders), 0, stream, flags, count);
 }
 
 }  // namespace dendrite::cuda

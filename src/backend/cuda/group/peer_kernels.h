@@ -26,8 +26,6 @@ struct Mailbox {
 inline constexpr std::int64_t kPeerValues = 512;
 /// Those that a Mailbox has counts for.
 inline constexpr std::int64_t kMostPeerBlocks = 8192;
-/// Of launch_peer_columns.
-inline constexpr std::int64_t kColumnBlocks = 32;
 
 /// What a kernel of a sum needs, on each device.
 struct PeerSum {
@@ -46,12 +44,11 @@ struct PeerSum {
 /// others' and waits for theirs.
 void launch_peer_sum(const PeerSum& sum, cudaStream_t stream);
 
-/// `part` [rows, cols], packed, to `to`, which may be on another device; then raises flags
-/// [kColumnBlocks] there. counts: as many, here
-void launch_peer_columns(Tensor to, Tensor part, std::uint32_t* flags, std::uint32_t* counts,
-                         cudaStream_t stream);
-/// Waits until `senders` have raised their flags [senders][kColumnBlocks] once more. count: here
-void launch_await_columns(const std::uint32_t* flags, std::uint32_t* count, std::int64_t senders,
-                          cudaStream_t stream);
+/// Raises a flag, which may be on another device, once more: what earlier kernels wrote is there.
+/// count: here
+void launch_tell(std::uint32_t* flag, std::uint32_t* count, cudaStream_t stream);
+/// Waits until `senders` have raised their flags [senders] once more. count: here
+void launch_await(const std::uint32_t* flags, std::uint32_t* count, std::int64_t senders,
+                  cudaStream_t stream);
 
 }  // namespace dendrite::cuda
