@@ -33,8 +33,8 @@ __device__ inline bf16 narrow<bf16>(float x) {
 
 /// 1 / (1 + e^-x)
 __device__ inline float sigmoid(float x) {
-  const float e = expf(-fabsf(x));  // never overflows
-  return (x >= 0 ? 1.0f : e) / (1.0f + e);
+  const float e = expf(-fabsf(x));                 // never overflows
+  return __fdividef(x >= 0 ? 1.0f : e, 1.0f + e);  // without a branch, which values would wait at
 }
 __device__ inline float silu(float x) {
   return x * sigmoid(x);
