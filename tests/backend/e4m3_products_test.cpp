@@ -118,24 +118,46 @@ TEST_F(E4m3OnGpu, RowsHaveTheSameBitsInAnyCompany) {
   }
 }
 
+/// Whose squares begin at rows that no other matrix of 28,672 rows has them at.
+TEST_F(E4m3OnGpu, SoHaveRowsOfStackedMatrices) {
+  constexpr std::int64_t kDim = 256;
+  Random random(4);
+  const Coded first(264, kDim, Share::kSquare, random);
+  const Coded second(28408, kDim, Share::kSquare, random);
+  const StoredMatrix parts[] = {first.matrix, second.matrix};
+  const auto weight = backend_->pack(parts);
+  Owned x(*backend_, kMost, kDim);
+  x.set(*backend_, random.normal(kMost * kDim));
+  const auto all = product(*backend_, *weight, x.tensor);
+  for (const std::int64_t rows : kNumbersOfRows) {
+    const auto got = product(*backend_, *weight, x.tensor.first_rows(rows));
+    ASSERT_EQ(first_difference(std::span(all).first(got.size()), got), -1) << rows << " rows";
+  }
+}
+
+struct FeedForward {
+  std::int64_t ffn;
+  std::int64_t dim;
+};
+class E4m3FeedForward : public E4m3OnGpu, public testing::WithParamInterface<FeedForward> {};
+
 /// As gates and ups of a feed-forward part.
-TEST_F(E4m3OnGpu, SoHaveRowsBehindANormWhoseSumsAreJoined) {
-  constexpr std::int64_t kFfn = 1408;
-  constexpr std::int64_t kDim = 1024;
+TEST_P(E4m3FeedForward, HasTheSameBitsInAnyCompany) {
+  const auto [ffn, dim] = GetParam();
   for (const Share share : kShares) {
     Random random(3);
-    const Coded coded(2 * kFfn, kDim, share, random);
-    const Coded behind(256, kFfn, share, random);
+    const Coded coded(2 * ffn, dim, share, random);
+    const Coded behind(256, ffn, share, random);
     const auto gate_up = backend_->pack({&coded.matrix, 1});
     const auto down = backend_->pack({&behind.matrix, 1});
-    Owned x(*backend_, kMost, kDim);
-    x.set(*backend_, random.normal(kMost * kDim));
-    Owned norm(*backend_, 1, kDim);
-    norm.set(*backend_, random.normal(kDim));
+    Owned x(*backend_, kMost, dim);
+    x.set(*backend_, random.normal(kMost * dim));
+    Owned norm(*backend_, 1, dim);
+    norm.set(*backend_, random.normal(dim));
     const auto run = [&](std::int64_t rows, bool apart) {
-      Owned normed(*backend_, rows, kDim);
-      Owned gates(*backend_, rows, 2 * kFfn);
-      Owned act(*backend_, rows, kFfn);
+      Owned normed(*backend_, rows, dim);
+      Owned gates(*backend_, rows, 2 * ffn);
+      Owned act(*backend_, rows, ffn);
       Owned out(*backend_, rows, 256);
       Product product;
       product.weight = gate_up.get();
@@ -168,6 +190,10 @@ TEST_F(E4m3OnGpu, SoHaveRowsBehindANormWhoseSumsAreJoined) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sizes, E4m3FeedForward,
+                         testing::Values(FeedForward{1408, 1024}, FeedForward{14336, 256},
+                                         FeedForward{14400, 256}));
 
 TEST_F(E4m3OnGpu, RowsOfAnEmbeddingAreWhatIsMeant) {
   for (const Share share : kShares) {
@@ -231,17 +257,21 @@ TEST(Sanitized, ProductsInFp8) {
   if (!test::on_cuda()) GTEST_SKIP() << "for a GPU";
   const auto backend = test::make_backend(Numerics::kBF16, 1, "cuda");
   Random random(2);
-  for (const Share share : {Share::kRow, Share::kSquare}) {
-    const Coded coded(1024, 2048, share, random);
-    const auto weight = backend->pack({&coded.matrix, 1});
-    for (const std::int64_t rows : {1, 9, 20, 64, 100, 150}) {
-      Owned x(*backend, rows, 2048);
-      x.set(*backend, random.normal(rows * 2048));
-      Owned out(*backend, rows, 1024);
-      backend->matmul(out.tensor, x.tensor, *weight, nullptr, Backend::Store::kOverwrite);
-      for (const float value : out.get(*backend)) ASSERT_TRUE(std::isfinite(value));
+  const auto run = [&](std::int64_t n, std::int64_t k, std::initializer_list<std::int64_t> counts) {
+    for (const Share share : {Share::kRow, Share::kSquare}) {
+      const Coded coded(n, k, share, random);
+      const auto weight = backend->pack({&coded.matrix, 1});
+      for (const std::int64_t rows : counts) {
+        Owned x(*backend, rows, k);
+        x.set(*backend, random.normal(rows * k));
+        Owned out(*backend, rows, n);
+        backend->matmul(out.tensor, x.tensor, *weight, nullptr, Backend::Store::kOverwrite);
+        for (const float value : out.get(*backend)) ASSERT_TRUE(std::isfinite(value));
+      }
     }
-  }
+  };
+  run(1024, 2048, {1, 9, 20, 64, 100, 150});
+  run(28672, 256, {300});  // units of 256 outputs
 }
 
 }  // namespace

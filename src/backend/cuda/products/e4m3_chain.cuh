@@ -32,6 +32,7 @@ class E4m3Chain {
   using Args = Arguments;
   static constexpr int kPiece = kOutputs;
   static constexpr int kPieces = 1;
+  static constexpr bool kPairsSilus = false;
   static constexpr int kEarlyOutputs = 32;
 
   __device__ E4m3Chain(const Args& args, const Rings& rings)
@@ -51,6 +52,7 @@ class E4m3Chain {
     if constexpr (kEarlyScales) {
       unit_scales.visit_columns([&](int i, float2 scales) { of_columns[i] = scales; });
     }
+    rows_there_ = row + 8 < args_.rows ? 2 : row < args_.rows ? 1 : 0;
     row_scales_ = args_.row_scales + row * args_.scale_cols;
     fetch(next_, 0, unit);
     Batch even;
@@ -82,9 +84,10 @@ class E4m3Chain {
     }
     if constexpr (kEarlyScales) {
 #pragma unroll
-      for (int i = 0; i < kEights; ++i) Columns::apply(sums, i, of_columns[i]);
+      for (int i = 0; i < kEights; ++i) Columns::apply(sums + 4 * i, of_columns[i]);
     } else if constexpr (!kSquares) {
-      unit_scales.visit_columns([&](int i, float2 scales) { Columns::apply(sums, i, scales); });
+      unit_scales.visit_columns(
+          [&](int i, float2 scales) { Columns::apply(sums + 4 * i, scales); });
     }
   }
 
@@ -99,7 +102,7 @@ class E4m3Chain {
 
   /// Of a batch of tiles: of the thread's two rows, and of weights.
   struct Scales {
-    float rows[2][kBatch];
+    float rows[2][kBatch] = {};
     float weights[kSquares ? kBatch : 1][kSquares ? kEights : 1];
   };
 
@@ -175,6 +178,7 @@ class E4m3Chain {
     if (tile >= args_.tiles) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      if (r >= rows_there_) break;
       const float* const from = row_scales_ + r * 8 * args_.scale_cols + tile;
       if constexpr (kBatch == 4) {
         const float4 four = __ldcg(reinterpret_cast<const float4*>(from));
@@ -224,6 +228,7 @@ class E4m3Chain {
   Cursor stage_;
   Cursor chunk_;
   std::uint32_t first_x_;  // of the warpgroup's rows in a tile
+  int rows_there_ = 0;     // of the thread's two
   const float* row_scales_ = nullptr;
   Scales next_;
   std::uint32_t x_ = 0;

@@ -44,6 +44,7 @@ class E4m3Diagonal {
   using Args = Arguments;
   static constexpr int kPiece = kOutputs;
   static constexpr int kPieces = 1;
+  static constexpr bool kPairsSilus = false;
   static constexpr int kEarlyOutputs = 32;
 
   __device__ E4m3Diagonal(const Args& args, const Rings& rings)
@@ -92,7 +93,7 @@ class E4m3Diagonal {
     collect(out[0], sums);
     if constexpr (!kSquares) {
 #pragma unroll
-      for (int i = 0; i < kEights; ++i) Columns::apply(out[0], i, of_columns[i]);
+      for (int i = 0; i < kEights; ++i) Columns::apply(out[0] + 4 * i, of_columns[i]);
     }
   }
 

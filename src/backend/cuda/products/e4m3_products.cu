@@ -1,10 +1,12 @@
 // Products in FP8, for any number of rows. Blocks and their rings are those of few_rows_wgmma.cu: a
 // row of 128 bytes has 128 columns here. More than 64 rows are multiplied by two warpgroups, in
-// bands of 128. Floor: the bytes of W over read bandwidth, and of many rows the tensor cores' rate.
+// bands of 128, and where those and the outputs are many, in units of 256 outputs. Floor: the bytes
+// of W over read bandwidth, and of many rows the tensor cores' rate.
 #include "backend/cuda/products/e4m3_products.h"
 
 #include "backend/cuda/products/e4m3_chain.cuh"
 #include "backend/cuda/products/e4m3_diagonal.cuh"
+#include "backend/cuda/products/e4m3_wide.cuh"
 #include "backend/cuda/products/few_rows_shape.h"
 #include "backend/cuda/products/few_rows_wgmma.h"
 
@@ -24,6 +26,16 @@ __global__ void __launch_bounds__(few_rows::threads_of(kGroups), blocks_of(kOutp
 #ifdef DENDRITE_SM90A
   few_rows::run_block<E4m3Chain<kOutputs, kSquares, kHeads, kGroups>, kHeads, kGroups>(weight, x,
                                                                                        args);
+#endif
+}
+
+template <bool kSquares>
+__global__ void __launch_bounds__(few_rows::threads_of(2), 1)
+    e4m3_wide_kernel(const __grid_constant__ CUtensorMap weight,
+                     const __grid_constant__ CUtensorMap x,
+                     const __grid_constant__ Arguments args) {
+#ifdef DENDRITE_SM90A
+  few_rows::run_block<E4m3Wide<kSquares>, false, 2>(weight, x, args);
 #endif
 }
 
@@ -48,12 +60,19 @@ constexpr Kernel kFew[] = {
     e4m3_kernel<64, kSquares, kHeads, 1>,  e4m3_kernel<96, kSquares, kHeads, 1>,
     e4m3_kernel<112, kSquares, kHeads, 1>, e4m3_kernel<128, kSquares, kHeads, 1>,
 };
-constexpr int kManyOutputs[] = {32, 48, 64, 96, 112, 128};
-template <bool kSquares>
+constexpr int kManyOutputs[] = {32, 48, 64, 96, 112, 128, 256};
 constexpr Kernel kMany[] = {
-    e4m3_kernel<32, kSquares, false, 2>,  e4m3_kernel<48, kSquares, false, 2>,
-    e4m3_kernel<64, kSquares, false, 2>,  e4m3_kernel<96, kSquares, false, 2>,
-    e4m3_kernel<112, kSquares, false, 2>, e4m3_kernel<128, kSquares, false, 2>,
+    e4m3_kernel<32, false, false, 2>,  e4m3_kernel<48, false, false, 2>,
+    e4m3_kernel<64, false, false, 2>,  e4m3_kernel<96, false, false, 2>,
+    e4m3_kernel<112, false, false, 2>, e4m3_kernel<128, false, false, 2>,
+    e4m3_wide_kernel<false>,
+};
+// Scales of squares take the registers of units of 128.
+constexpr int kManySquareOutputs[] = {32, 48, 64, 96, 112, 256};
+constexpr Kernel kManySquares[] = {
+    e4m3_kernel<32, true, false, 2>,  e4m3_kernel<48, true, false, 2>,
+    e4m3_kernel<64, true, false, 2>,  e4m3_kernel<96, true, false, 2>,
+    e4m3_kernel<112, true, false, 2>, e4m3_wide_kernel<true>,
 };
 
 // In the order of kFewOutputs, of which they are the first.
@@ -90,9 +109,8 @@ constexpr few_rows::Kernels kOfDiagonal{
           return outputs <= kMostDiagonal ? 2 * DiagonalTiles<kRows>::hand_bytes(outputs) : 0;
         },
 };
-/// Scales of squares take the registers of the widest.
-constexpr few_rows::Kernels of_many(bool squares) {
-  return {.outputs = std::span(kManyOutputs).first(std::size(kManyOutputs) - (squares ? 1 : 0)),
+few_rows::Kernels of_many(std::span<const int> outputs) {
+  return {.outputs = outputs,
           .sharing_rows = kFewRows,
           .most_sharing = 112,
           .band_rows = 2 * kFewRows,
@@ -100,11 +118,21 @@ constexpr few_rows::Kernels of_many(bool squares) {
           .batch = batch_of};
 }
 
-few_rows::Kernels kernels_of(std::int64_t rows, bool squares) {
-  if (rows <= 8) return kOfDiagonal<8>;
-  if (rows <= 16) return kOfDiagonal<16>;
-  if (rows <= 32) return kOfDiagonal<32>;
-  return rows <= kFewRows ? kOfFew : of_many(squares);
+/// Whether scales of squares are as the wide kernel reads them.
+bool have_blocks(const FewRowsProduct& product) {
+  const bool aligned = product.epilogue != Epilogue::kSiluMul ||
+                       product.weight->rows() / 2 % kE4m3Group == 0;  // ups begin a block
+  return product.weight->scales()->blocks.size_bytes() > 0 && aligned;
+}
+
+few_rows::Kernels kernels_of(const FewRowsProduct& product) {
+  if (product.rows <= 8) return kOfDiagonal<8>;
+  if (product.rows <= 16) return kOfDiagonal<16>;
+  if (product.rows <= 32) return kOfDiagonal<32>;
+  if (product.rows <= kFewRows) return kOfFew;
+  if (!product.weight->scales()->squares) return of_many(kManyOutputs);
+  const std::span<const int> all = kManySquareOutputs;
+  return of_many(have_blocks(product) ? all : all.first(all.size() - 1));
 }
 
 template <bool kSquares, bool kHeads>
@@ -118,7 +146,7 @@ Kernel few_kernel(std::int64_t rows, std::size_t variant) {
 }
 
 Kernel kernel_of(const FewRowsProduct& product, bool squares, std::size_t variant) {
-  if (product.rows > kFewRows) return squares ? kMany<true>[variant] : kMany<false>[variant];
+  if (product.rows > kFewRows) return squares ? kManySquares[variant] : kMany[variant];
   if (product.epilogue == Epilogue::kRope) return few_kernel<false, true>(product.rows, variant);
   return squares ? few_kernel<true, false>(product.rows, variant)
                  : few_kernel<false, false>(product.rows, variant);
@@ -140,8 +168,8 @@ E4m3Products::E4m3Products(const Device& device) : device_(device) {
   e4m3::allow_few<false, false>();
   e4m3::allow_few<true, false>();
   e4m3::allow_few<false, true>();
-  few_rows::allow_memory(e4m3::kMany<false>);
-  few_rows::allow_memory(e4m3::kMany<true>);
+  few_rows::allow_memory(e4m3::kMany);
+  few_rows::allow_memory(e4m3::kManySquares);
 }
 
 bool E4m3Products::rotates(const CudaWeight& weight, const RopeArguments& rope, std::int64_t rows) {
@@ -151,7 +179,7 @@ bool E4m3Products::rotates(const CudaWeight& weight, const RopeArguments& rope, 
 void E4m3Products::launch(const FewRowsProduct& product, const E4m3Rows& rows) const {
   const CudaWeight& weight = *product.weight;
   const bool squares = weight.scales()->squares;
-  const few_rows::Kernels kernels = e4m3::kernels_of(product.rows, squares);
+  const few_rows::Kernels kernels = e4m3::kernels_of(product);
   FewRowsProduct of_codes = product;
   of_codes.x = rows.data;
   of_codes.x_stride = rows.cols;
@@ -160,6 +188,7 @@ void E4m3Products::launch(const FewRowsProduct& product, const E4m3Rows& rows) c
                              rows.scales(),
                              rows.scale_cols(),
                              weight.scales()->data(),
+                             reinterpret_cast<const float*>(weight.scales()->blocks.data()),
                              static_cast<int>(weight.rows()),
                              static_cast<int>(weight.rows() / 8)};
   launch_early(e4m3::kernel_of(product, squares, shape.variant),

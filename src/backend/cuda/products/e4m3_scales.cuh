@@ -9,6 +9,7 @@ struct Arguments : few_rows::Arguments {
   const float* row_scales;  // of x [rows, scale_cols]
   std::int64_t scale_cols;
   const float* weight_scales;  // [rows of weight], or [tiles, weight_eights]
+  const float* weight_blocks;  // [rows of weight / 128, tiles], if WeightScales has them
   int weight_rows;
   int weight_eights;  // rows of weight / 8
 };
@@ -25,6 +26,12 @@ class UnitScales {
   /// i. Not of heads.
   __device__ const float* of_squares(int i) const {
     return args_.weight_scales + min(first_row(i) / 8, args_.weight_eights - 1);
+  }
+
+  /// Where weights have blocks: those of all tiles, of the unit's eight outputs number i.
+  __device__ const float* of_block(int i) const {
+    return args_.weight_blocks +
+           std::int64_t{min(first_row(i), args_.weight_rows - 1) / 128} * args_.tiles;
   }
 
   /// take(i, scales): of rows of weights, those of a thread's two outputs of each eight.
@@ -49,11 +56,12 @@ class UnitScales {
     }
   }
 
-  static __device__ void apply(float (&sums)[kOutputs / 2], int i, float2 scales) {
-    sums[4 * i] *= scales.x;
-    sums[4 * i + 1] *= scales.y;
-    sums[4 * i + 2] *= scales.x;
-    sums[4 * i + 3] *= scales.y;
+  /// To a thread's sums of eight outputs: two of a row, and two of the row eight behind it.
+  static __device__ void apply(float* four, float2 scales) {
+    four[0] *= scales.x;
+    four[1] *= scales.y;
+    four[2] *= scales.x;
+    four[3] *= scales.y;
   }
 
  private:

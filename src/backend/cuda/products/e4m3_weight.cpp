@@ -65,6 +65,34 @@ std::optional<std::vector<float>> shared_scales(const std::vector<float>& scales
   return shared;
 }
 
+/// Of squares [tiles, rows / 8]: [rows / 128, tiles], if each 128 rows share theirs.
+std::optional<std::vector<float>> shared_blocks(const std::vector<float>& squares,
+                                                std::int64_t rows) {
+  constexpr std::int64_t kEights = kE4m3Group / 8;
+  const std::int64_t eights = rows / 8;
+  const std::int64_t tiles = std::ssize(squares) / eights;
+  std::vector<float> blocks;
+  for (std::int64_t first = 0; first < eights; first += kEights) {
+    for (std::int64_t tile = 0; tile < tiles; ++tile) {
+      const auto of = squares.begin() + tile * eights + first;
+      const std::int64_t count = std::min(kEights, eights - first);
+      if (std::count(of, of + count, *of) != count) return std::nullopt;
+      blocks.push_back(*of);
+    }
+  }
+  return blocks;
+}
+
+/// In the device's stream.
+Memory upload(const Device& device, const std::vector<float>& values) {
+  const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
+  Memory kept(bytes, "scales of weights");
+  check(cudaMemcpyAsync(kept.data(), values.data(), static_cast<std::size_t>(bytes),
+                        cudaMemcpyHostToDevice, device.stream()),
+        "pack");
+  return kept;
+}
+
 }  // namespace
 
 bool E4m3Products::takes(const Device& device, const StoredMatrix& matrix,
@@ -107,14 +135,12 @@ std::unique_ptr<CudaWeight> E4m3Products::pack(const Device& device,
   auto shared = shared_scales(scales, rows, squares);
   if (!shared) shared = shared_scales(scales, rows, squares = true);
   if (!shared) return nullptr;
-  const auto bytes = static_cast<std::int64_t>(shared->size() * sizeof(float));
-  Memory kept(bytes, "scales of weights");
-  check(cudaMemcpyAsync(kept.data(), shared->data(), static_cast<std::size_t>(bytes),
-                        cudaMemcpyHostToDevice, device.stream()),
-        "pack");
+  WeightScales kept{upload(device, *shared), squares, {}};
+  if (const auto blocks = squares ? shared_blocks(*shared, rows) : std::nullopt) {
+    kept.blocks = upload(device, *blocks);
+  }
   device.synchronize("pack");  // products read weights before earlier kernels are done
-  return std::make_unique<CudaWeight>(rows, cols, WeightScales{std::move(kept), squares},
-                                      std::move(codes));
+  return std::make_unique<CudaWeight>(rows, cols, std::move(kept), std::move(codes));
 }
 
 }  // namespace dendrite::cuda

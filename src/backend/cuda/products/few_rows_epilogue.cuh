@@ -45,14 +45,28 @@ __device__ inline void store_pair(const Arguments& args, int row, int column, fl
   if (both) to[1] = second;
 }
 
-__device__ inline void store_silu(const Arguments& args, int row, int column, float gate,
-                                  float up) {
-  if (row >= args.rows || column >= args.outputs) return;
+__device__ inline bf16 silu_of(const Arguments& args, int column, float gate, float up) {
   if (args.bias != nullptr) {
     gate += args.bias[column];
     up += args.bias[args.ffn + column];
   }
-  static_cast<bf16*>(args.out)[row * args.out_stride + column] = narrow<bf16>(silu(gate) * up);
+  return narrow<bf16>(silu(gate) * up);
+}
+
+__device__ inline void store_silu(const Arguments& args, int row, int column, float gate,
+                                  float up) {
+  if (row >= args.rows || column >= args.outputs) return;
+  static_cast<bf16*>(args.out)[row * args.out_stride + column] = silu_of(args, column, gate, up);
+}
+/// Of an even column and the next; rows of results begin on four bytes and are even.
+__device__ inline void store_silus(const Arguments& args, int row, int column, const float* gates,
+                                   const float* ups) {
+  if (row >= args.rows || column >= args.outputs) return;
+  __nv_bfloat162 both;
+  both.x = silu_of(args, column, gates[0], ups[0]);
+  both.y = silu_of(args, column + 1, gates[1], ups[1]);
+  *reinterpret_cast<__nv_bfloat162*>(static_cast<bf16*>(args.out) + row * args.out_stride +
+                                     column) = both;
 }
 
 /// kRope: walks over the eights of a unit. Columns 2t and 2t + 1 of an eight are a pair of a head,

@@ -13,6 +13,7 @@ namespace dendrite::cuda::few_rows {
 /// Multiplies a block's units and stores what comes out. A thread's sums are, of every 8 outputs,
 /// columns 2t and 2t + 1 of a row and of the row 8 behind it. Chain has what it is to multiply:
 ///   kPiece outputs are one instruction, kPieces of them a unit
+///   kPairsSilus: whether they are stored by twos, see store_silus()
 ///   kEarlyOutputs: of a unit of no more, what is added to is read before it is multiplied
 ///   void multiply(float (&sums)[kPieces][kPiece / 2], int unit, int row): the next unit of the
 ///   rings; row is this thread's first one
@@ -41,34 +42,56 @@ class Multiplier {
   static constexpr int kOfPiece = kPiece / 8;
   static constexpr int kEights = kOfPiece * kPieces;
   static constexpr bool kEarly = kOutputs <= Chain::kEarlyOutputs;
+  static constexpr int kAtOnce = kEights < 16 ? kEights : 16;  // not early
 
   __device__ void run_outputs() {
     for (Walk walk(args_); !walk.done(); walk.next()) {
       const int unit = walk.unit();
       const int row = walk.first_row() + first_row_;
       float2 old[kEarly ? kEights : 1][2];
-      if constexpr (kEarly) {
-#pragma unroll
-        for (int i = 0; i < kEights; ++i) {
-          old[i][0] = load_old(args_, row, column_of(unit, i));
-          old[i][1] = load_old(args_, row + 8, column_of(unit, i));
-        }
-      }
+      if constexpr (kEarly) load_olds<kEights>(unit, row, 0, old);
       float sums[kPieces][kPiece / 2];
       chain_.multiply(sums, unit, row);
       if (args_.epilogue == Epilogue::kSiluMul) {
         store_silus(unit, row, sums);
         continue;
       }
+      if constexpr (kEarly) {
+        store_sums<kEights>(unit, row, 0, sums, old);
+      } else {
 #pragma unroll
-      for (int i = 0; i < kEights; ++i) {
-        const int column = column_of(unit, i);
-        const float* four = sums[i / kOfPiece] + i % kOfPiece * 4;
-        store_pair(args_, row, column, four[0], four[1],
-                   kEarly ? old[kEarly ? i : 0][0] : load_old(args_, row, column));
-        store_pair(args_, row + 8, column, four[2], four[3],
-                   kEarly ? old[kEarly ? i : 0][1] : load_old(args_, row + 8, column));
+        for (int first = 0; first < kEights; first += kAtOnce) {
+          float2 here[kAtOnce][2];
+          load_olds<kAtOnce>(unit, row, first, here);
+          store_sums<kAtOnce>(unit, row, first, sums, here);
+        }
       }
+    }
+  }
+
+  /// What some eights of a unit are added to. Read before any is stored, as for all that the
+  /// compiler knows a store may be to what is read next.
+  template <int kCount>
+  __device__ void load_olds(int unit, int row, int first, float2 (&old)[kCount][2]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (first + i >= kEights) break;
+      const int column = column_of(unit, first + i);
+      old[i][0] = load_old(args_, row, column);
+      old[i][1] = load_old(args_, row + 8, column);
+    }
+  }
+  template <int kCount>
+  __device__ void store_sums(int unit, int row, int first, const float (&sums)[kPieces][kPiece / 2],
+                             const float2 (&old)[kCount][2]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int eight = first + i;
+      if (eight >= kEights) break;
+      const int column = column_of(unit, eight);
+      const float* four = sums[eight / kOfPiece] + eight % kOfPiece * 4;
+      store_pair(args_, row, column, four[0], four[1], old[i][0]);
+      store_pair(args_, row + 8, column, four[2], four[3], old[i][1]);
     }
   }
 
@@ -126,6 +149,7 @@ class Multiplier {
   }
 
   __device__ void store_silus(int unit, int row, const float (&sums)[kPieces][kPiece / 2]) const {
+    [[maybe_unused]] constexpr bool kPairs = Chain::kPairsSilus;
     if constexpr (kEights % 2 == 0) {
       constexpr int kUps = kEights / 2;
 #pragma unroll
@@ -133,9 +157,14 @@ class Multiplier {
         const int column = unit * (kOutputs / 2) + 8 * i + lane_ % 4 * 2;
         const float* gates = sums[i / kOfPiece] + i % kOfPiece * 4;
         const float* ups = sums[(i + kUps) / kOfPiece] + (i + kUps) % kOfPiece * 4;
+        if constexpr (kPairs) {
+          few_rows::store_silus(args_, row, column, gates, ups);
+          few_rows::store_silus(args_, row + 8, column, gates + 2, ups + 2);
+        } else {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          store_silu(args_, row + j / 2 * 8, column + j % 2, gates[j], ups[j]);
+          for (int j = 0; j < 4; ++j) {
+            store_silu(args_, row + j / 2 * 8, column + j % 2, gates[j], ups[j]);
+          }
         }
       }
     }

@@ -31,6 +31,7 @@ class Bf16Chain {
   using Args = Arguments;
   static constexpr int kPiece = kPieceOutputs;
   static constexpr int kPieces = kOfPieces;
+  static constexpr bool kPairsSilus = true;
   static constexpr int kEarlyOutputs = 64;
 
   __device__ Bf16Chain(const Args& args, const Rings& rings)

@@ -21,12 +21,15 @@ struct Packing {
   std::uint32_t less = 0;  // 128 - the least nibble as a bf16, twice
 };
 
-/// Of a weight in E4M3, in f32: a scale of each row; or [cols / 128, rows / 8] of 8 rows each.
+/// Of a weight in E4M3, in f32: a scale of each row; or [cols / 128, rows / 8] of 8 rows each, and
+/// where each 128 rows share theirs, once more as [rows / 128, cols / 128].
 struct WeightScales {
   Memory values;
   bool squares = false;
+  Memory blocks;  // or nothing
 
   const float* data() const { return reinterpret_cast<const float*>(values.data()); }
+  std::int64_t size_bytes() const { return values.size_bytes() + blocks.size_bytes(); }
 };
 
 /// A matrix [rows, cols]. Plain: row-major, rows of `ld` values: cols rounded up to 8, zero-padded,
@@ -45,7 +48,7 @@ class CudaWeight final : public Weight {
   const WeightScales* scales() const { return scales_ ? &*scales_ : nullptr; }
   bool is_bf16() const { return !packing_ && !scales_ && dtype_ == DType::kBF16; }
   std::int64_t size_bytes() const override {
-    return memory_.size_bytes() + (scales_ ? scales_->values.size_bytes() : 0);
+    return memory_.size_bytes() + (scales_ ? scales_->size_bytes() : 0);
   }
   /// Where products compute in bf16, bf16 rows of ld() values, if pieces of four make up the row.
   Rows input(Tensor scratch) const override;
