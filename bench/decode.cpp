@@ -185,7 +185,7 @@ class DecodeBench {
                       {"output_length", options_.output_length}};
     const EngineInfo& info = engine_.info();
     const double step_bytes =
-        static_cast<double>(weight_bytes_read(engine_)) +
+        weight_bytes_read(engine_, branches) +
         static_cast<double>(info.kv_token_bytes) *
             static_cast<double>(std::ssize(prompt_) +
                                 branches * (options_.own + options_.output_length / 2));

@@ -1,16 +1,35 @@
 #include "step_floor.h"
 
+#include <cmath>
+
 #include "engine/branches/engine_core.h"
 #include "engine/branches/internals.h"
 
 namespace dendrite::bench {
 
-std::int64_t weight_bytes_read(const Engine& engine) {
+namespace {
+
+/// The part of a model's parameters that no row is expected to meet, where each takes
+/// `experts_per_token` of `experts` whatever the others take.
+double idle_share(const EngineInfo& info, std::int64_t rows) {
+  if (info.idle_parameters == 0) return 0;
+  const double left =
+      1 - static_cast<double>(info.experts_per_token) / static_cast<double>(info.experts);
+  const double of_one =
+      static_cast<double>(info.idle_parameters) / static_cast<double>(info.parameters);
+  return of_one * std::pow(left, static_cast<double>(rows - 1));
+}
+
+}  // namespace
+
+double weight_bytes_read(const Engine& engine, std::int64_t rows) {
   const EngineCore& core = *core_of(engine);
   const EngineInfo& info = engine.info();
   const std::int64_t element = core.backend->numerics().weights ? 2 : 4;
   const bool is_tied = &core.model->embedding() == &core.model->output_matrix();
-  return info.weight_bytes - (is_tied ? 0 : info.vocab * info.dim * element);
+  const auto all = static_cast<double>(info.weight_bytes);
+  return all * (1 - idle_share(info, rows)) -
+         (is_tied ? 0 : static_cast<double>(info.vocab * info.dim * element));
 }
 
 double flop_of_row(const Engine& engine, std::int64_t text) {

@@ -155,8 +155,8 @@ class VerifyCost {
     double floor_ms = 0;
     if (options_.bandwidth_gbs > 0) {
       const std::int64_t tokens = text + branches * (options_.steps / 2 + nodes);
-      const auto bytes =
-          static_cast<double>(weight_bytes_read(engine_) + tokens * info.kv_token_bytes);
+      const double bytes = weight_bytes_read(engine_, branches * (1 + nodes)) +
+                           static_cast<double>(tokens * info.kv_token_bytes);
       floor_ms = bytes / options_.bandwidth_gbs * 1e-6;
       report_.add_value("floor, bytes", params, "ms", floor_ms);
     }
