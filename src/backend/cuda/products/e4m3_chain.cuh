@@ -52,7 +52,7 @@ class E4m3Chain {
     if constexpr (kEarlyScales) {
       unit_scales.visit_columns([&](int i, float2 scales) { of_columns[i] = scales; });
     }
-    rows_there_ = row + 8 < args_.rows ? 2 : row < args_.rows ? 1 : 0;
+    rows_there_ = rows_there(args_, row);
     row_scales_ = args_.row_scales + row * args_.scale_cols;
     fetch(next_, 0, unit);
     Batch even;

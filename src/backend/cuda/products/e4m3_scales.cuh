@@ -14,6 +14,11 @@ struct Arguments : few_rows::Arguments {
   int weight_eights;  // rows of weight / 8
 };
 
+/// How many of a thread's two rows, `row` and the one eight behind it, are there.
+__device__ inline int rows_there(const Arguments& args, int row) {
+  return row + 8 < args.rows ? 2 : row < args.rows ? 1 : 0;
+}
+
 /// kHeads: see Epilogue::kRope.
 template <int kOutputs, bool kHeads>
 class UnitScales {

@@ -46,7 +46,7 @@ class E4m3Wide {
       for (float& sum : sums[piece]) sum = 0;
     }
     const Columns columns(args_, unit);
-    rows_there_ = row + 8 < args_.rows ? 2 : row < args_.rows ? 1 : 0;
+    rows_there_ = rows_there(args_, row);
     row_scales_ = args_.row_scales + row * args_.scale_cols;
     if constexpr (kSquares) {
       for (int i = 0; i < kBlocks; ++i) blocks_[i] = columns.of_block(2 * i * kEights);

@@ -149,7 +149,7 @@ class Multiplier {
   }
 
   __device__ void store_silus(int unit, int row, const float (&sums)[kPieces][kPiece / 2]) const {
-    [[maybe_unused]] constexpr bool kPairs = Chain::kPairsSilus;
+    [[maybe_unused]] constexpr bool kPairs = Chain::kPairsSilus;  // not of halves that are odd
     if constexpr (kEights % 2 == 0) {
       constexpr int kUps = kEights / 2;
 #pragma unroll

@@ -31,7 +31,7 @@ class Bf16Chain {
   using Args = Arguments;
   static constexpr int kPiece = kPieceOutputs;
   static constexpr int kPieces = kOfPieces;
-  static constexpr bool kPairsSilus = true;
+  static constexpr bool kPairsSilus = true;  // (rows of SiLU's results are whole eights)
   static constexpr int kEarlyOutputs = 64;
 
   __device__ Bf16Chain(const Args& args, const Rings& rings)
