@@ -176,7 +176,7 @@ void add_attention(CLI::App& app) {
       app.add_subcommand("attention", "A layer's attention of branches that share a prefix");
   options->add_to(*command);
   command->add_option("--head-dim", options->head_dims, "Values a head")
-      ->check(CLI::Range(1, 512))
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_option("--heads", options->heads, "Query heads")
       ->check(CLI::Range(1, 1024))

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-enum class Family { kLlama, kMistral, kQwen3, kQwen35, kGptOss };
+enum class Family { kLlama, kMistral, kQwen3, kQwen35, kGptOss, kGlmFlash, kGemma4 };
 
 struct Shape {
   const char* name;
@@ -30,6 +30,11 @@ struct Shape {
   std::int64_t value_heads = 0;  // of recurrent layers, three of four of kQwen35
   std::int64_t experts = 0;  // 0: an MLP in each layer; else mixtures of experts of ffn_dim each
   bool mxfp4 = false;        // those experts, where weights are made in memory
+
+  /// Nothing here writes its checkpoint.
+  bool in_memory() const {
+    return mxfp4 || family == Family::kGlmFlash || family == Family::kGemma4;
+  }
 };
 
 constexpr std::int64_t kChosenExperts = 8;  // of gpt-oss half of them
@@ -71,6 +76,11 @@ constexpr Shape kShapes[] = {
      128, 2, 0, 32, true},
     {"gpt-oss-120b-mxfp4", Family::kGptOss, 2880, 2880, 36, 64, 8, 64, 201088, false, 131072,
      150000, 128, 2, 0, 128, true},
+    // GLM-4.7-Flash: attention through a latent; 64 is what is rotated.
+    {"glm-4.7-flash", Family::kGlmFlash, 2048, 1536, 47, 20, 20, 64, 154880, false, 202752, 1e6, 0,
+     1, 0, 64},
+    // Gemma 3 12B's sizes in Gemma 4's layers: one of six has heads of 512, two of which are kept.
+    {"gemma-4", Family::kGemma4, 3840, 15360, 48, 16, 8, 256, 262144, true, 131072, 1e6, 1024, 1},
 };
 
 const Shape& find_shape(const std::string& name) {
@@ -209,12 +219,16 @@ Json config_of(const Shape& s) {
   const bool qwen3 = s.family == Family::kQwen3;
   const bool qwen35 = s.family == Family::kQwen35;
   const bool gpt_oss = s.family == Family::kGptOss;
+  const bool glm_flash = s.family == Family::kGlmFlash;
+  const bool gemma4 = s.family == Family::kGemma4;
   const bool mixed = s.experts > 0;
-  Json config{{"model_type", gpt_oss   ? "gpt_oss"
-                             : mistral ? "mistral"
-                             : qwen3   ? mixed ? "qwen3_moe" : "qwen3"
-                             : qwen35  ? mixed ? "qwen3_5_moe_text" : "qwen3_5_text"
-                                       : "llama"},
+  Json config{{"model_type", gpt_oss     ? "gpt_oss"
+                             : glm_flash ? "glm4_moe_lite"
+                             : gemma4    ? "gemma4_unified_text"
+                             : mistral   ? "mistral"
+                             : qwen3     ? mixed ? "qwen3_moe" : "qwen3"
+                             : qwen35    ? mixed ? "qwen3_5_moe_text" : "qwen3_5_text"
+                                         : "llama"},
               {"hidden_size", s.dim},
               {"intermediate_size", s.ffn_dim},
               {"num_hidden_layers", s.layers},
@@ -230,9 +244,21 @@ Json config_of(const Shape& s) {
               {"bos_token_id", 1},
               {"eos_token_id", s.eos},
               {"torch_dtype", "bfloat16"}};
-  if (mistral || gpt_oss) config["sliding_window"] = s.window;
+  if (gemma4) {
+    config.erase("rope_theta");
+    config.erase("hidden_act");
+    config["hidden_activation"] = "gelu_pytorch_tanh";
+    config["attention_k_eq_v"] = true;
+    config["num_global_key_value_heads"] = 2;
+    config["final_logit_softcapping"] = 30.0;
+  }
+  if (mistral || gpt_oss || gemma4) config["sliding_window"] = s.window;
   if (s.mxfp4) config["quantization_config"] = {{"quant_method", "mxfp4"}};
-  if (gpt_oss) {
+  if (glm_flash) {  // what else there is, a file need not say
+    config.erase("intermediate_size");
+    config["moe_intermediate_size"] = s.ffn_dim;
+    config["n_routed_experts"] = s.experts;
+  } else if (gpt_oss) {
     config["num_local_experts"] = s.experts;
     config["num_experts_per_tok"] = kChosenExperts / 2;
   } else if (mixed) {
@@ -288,8 +314,8 @@ Engine load_shape(const std::string& shape, EngineOptions options,
 void write_checkpoint(const std::string& name, const std::filesystem::path& folder,
                       const std::filesystem::path& tokenizer) {
   const Shape shape = with_tokenizer(find_shape(name), tokenizer);
-  if (shape.mxfp4) {
-    throw Error("shape is " + name + ", whose experts are made in memory alone; expected another");
+  if (shape.in_memory()) {
+    throw Error("shape is " + name + ", which is made in memory alone; expected another");
   }
   const std::filesystem::path target = folder / "model.safetensors";
   if (std::filesystem::exists(target)) return;

@@ -98,8 +98,8 @@ class Backend {
   virtual void run_pass(const PassInputs& inputs, const PassOps& ops);
   /// For PassInputs::model: another number each time.
   std::uint64_t new_model() { return ++models_; }
-  /// How passes of a model with so many query heads run over such pages.
-  virtual PassKind pass_kind(std::int64_t heads, const KvShape& kv) const;
+  /// How passes run over such pages.
+  virtual PassKind pass_kind(const KvShape& kv) const;
   const PassCounts& pass_counts() const { return pass_counts_; }
   /// As if there had been no pass so far.
   void restart_pass_counts() { pass_counts_ = {}; }

@@ -18,9 +18,7 @@ class ForwardingBackend : public Backend {
   const DeviceInfo& info() const override { return to_->info(); }
   Numerics numerics() const override { return to_->numerics(); }
   DeviceMemory memory() const override { return to_->memory(); }
-  PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override {
-    return to_->pass_kind(heads, kv);
-  }
+  PassKind pass_kind(const KvShape& kv) const override { return to_->pass_kind(kv); }
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
     return to_->make_buffer(count);
   }

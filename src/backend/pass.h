@@ -27,7 +27,7 @@ struct PassInputs {
   std::span<const std::int64_t> slots;
   std::span<const ExtraStore> extra_stores;  // any number
   std::span<const std::int32_t> logit_rows;  // [logit rows]
-  std::span<const AttentionPlan> plans;      // of the rows that are no padding
+  std::span<const AttentionPlan> plans;      // of the rows that are no padding, one a window
   StateStore* states = nullptr;              // of a model that has recurrent layers
   const RecurrencePlan* recurrence = nullptr;
   std::int64_t first_position = 0;    // the least of the rows': nothing is stored before it
@@ -35,6 +35,11 @@ struct PassInputs {
   std::int64_t max_rows = 0;          // that the ops' tensors have room for
   std::int64_t max_logit_rows = 0;
   bool padded = false;  // so that whoever is handed it pads no more
+
+  /// What the layers of a plan keep: wide ones are those without a window.
+  KvStore& kv_of(const AttentionPlan& plan) const {
+    return kv->part(kv->shape().wide.layers > 0 && plan.window.size == 0 ? 1 : 0);
+  }
 
   /// Stands for the token of draws[i] of the last LogitsSampler::begin_draw, which the host has not
   /// read yet. Requires i < LogitsSampler::kept_draws().

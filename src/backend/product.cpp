@@ -11,7 +11,7 @@ void Backend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   ops(inputs);
 }
 
-PassKind Backend::pass_kind(std::int64_t, const KvShape&) const {
+PassKind Backend::pass_kind(const KvShape&) const {
   return {info().kernels, "", ""};
 }
 

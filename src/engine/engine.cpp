@@ -205,7 +205,7 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
     const std::string warning = warning_of(core.model->compatibility());
     if (!warning.empty()) info.warnings.push_back(warning);
   }
-  const PassKind kind = core.backend->pass_kind(model.sizes.heads, kv);
+  const PassKind kind = core.backend->pass_kind(kv);
   info.attention = kind.attention;
   info.graphs = kind.graphs;
   if (model.state && !kind.graphs.empty()) info.graphs = "none: recurrent layers";

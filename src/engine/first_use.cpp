@@ -102,8 +102,7 @@ void use_first(EngineCore& core) {
   const std::int64_t positions =
       std::min({kLongContext, core.model_info.positions.max, core.info.kv_tokens});
   // (Where attention has no fast kernels, long contexts take long.)
-  const bool slow =
-      !backend.pass_kind(core.model_info.sizes.heads, core.store->shape()).slow.empty();
+  const bool slow = !backend.pass_kind(core.store->shape()).slow.empty();
   try {
     core.model->prepare_positions(positions, *core.workers);
     FirstPasses first(core, slow ? std::min(positions, kBlockTokens) : positions);

@@ -83,6 +83,11 @@ const std::vector<Case> kCudaCases = {
     {"head dim 256, groups of 4, prefill", 256, 8, 2, 32, 0, {600, 300}, 3, 70},
     {"head dim 256, groups of 8, window of 700", 256, 8, 1, 8, 700, {1500}, 6, 30},
     {"head dim 256, groups of 2, long", 256, 2, 1, 16, 0, {9000, 4096}, 5, 1},
+    {"head dim 320, groups of 8, prefill", 320, 8, 1, 16, 0, {600}, 3, 40},
+    {"head dim 512, groups of 4, prefill", 512, 8, 2, 32, 0, {300, 150}, 3, 40},
+    {"head dim 512, groups of 8, long", 512, 8, 1, 16, 0, {9000, 4096}, 4, 1},
+    {"head dim 576, groups of 20, many branches", 576, 20, 1, 16, 0, {700}, 20, 1},
+    {"head dim 576, groups of 3, window of 700", 576, 3, 1, 8, 700, {900}, 3, 20},
     {"sinks, head dim 64, prefill", 64, 8, 1, 16, 0, {1100}, 3, 100, 0, true},
     {"sinks, head dim 128, groups of 4, long", 128, 8, 2, 16, 0, {9000, 4100}, 6, 1, 0, true},
     {"sinks, head dim 256, groups of 8", 256, 8, 1, 16, 0, {700}, 6, 2, 0, true},
@@ -95,6 +100,7 @@ const std::vector<Case> kCudaCases = {
     {"soft cap, head dim 192, groups of 7", 192, 7, 1, 16, 0, {300}, 2, 30, 0.7F},
     {"soft cap, head dim 256, groups of 2, window of 700", 256, 2, 1, 8, 700, {900}, 3, 20, 1.5F},
     {"soft cap, head dim 256, groups of 2, long", 256, 2, 1, 16, 0, {4500}, 3, 1, 50},
+    {"sinks, soft cap, head dim 512, groups of 2", 512, 4, 2, 16, 0, {300}, 5, 2, 1.5F, true},
     {"sinks, soft cap, head dim 128, groups of 4", 128, 8, 2, 16, 0, {300}, 12, 1, 2, true},
 };
 
@@ -193,7 +199,7 @@ TEST_P(AttentionOnPath, RowsHaveTheSameBitsAloneAndInAnyCompanyPlanAndThreadCoun
 /// the bits that it gives over pages in bf16 of the same values.
 TEST_P(AttentionOnPath, PagesInFp8HaveTheBitsOfTheirValuesInBf16) {
   std::vector<std::int64_t> dims = {25, 64, 80, 128};
-  if (test::on_cuda()) dims.insert(dims.end(), {16, 96, 192, 256});
+  if (test::on_cuda()) dims.insert(dims.end(), {16, 96, 192, 256, 320, 512, 576});
   for (const Numerics& compute : {Numerics::kF32, Numerics::kBF16}) {
     const auto backend = test::make_backend(compute, 1, GetParam());
     for (const std::int64_t page_tokens : {8, 16, 32}) {

@@ -238,7 +238,7 @@ TEST(TreePlan, ATokenLaterThePlanIsThatOfAFreshOne) {
 }
 
 TEST(TreePlan, SlicesOfHeadsAreAsFewAsTilesAllowAndHoldEachHead) {
-  for (const std::int64_t head_dim : {64, 80, 96, 128, 192, 256}) {
+  for (const std::int64_t head_dim : {64, 80, 96, 128, 192, 256, 320, 512, 576}) {
     for (std::int64_t group = 1; group <= 300; ++group) {
       const HeadSlices slices = slice_heads(group, head_dim);
       ASSERT_LE(slices.heads, tile_rows(head_dim));

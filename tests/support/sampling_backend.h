@@ -110,8 +110,8 @@ class SamplingBackend : public ForwardingBackend {
   DeviceMemory memory() const override { return has.value_or(ForwardingBackend::memory()); }
   bool takes_pages_at_once() const override { return has.has_value(); }
   PassKind slow_kind;  // what pass_kind() says, if it says anything
-  PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override {
-    return slow_kind.slow.empty() ? ForwardingBackend::pass_kind(heads, kv) : slow_kind;
+  PassKind pass_kind(const KvShape& kv) const override {
+    return slow_kind.slow.empty() ? ForwardingBackend::pass_kind(kv) : slow_kind;
   }
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override {

@@ -23,12 +23,19 @@ import tempfile
 import time
 from typing import Any, Callable
 
-VOCAB = 128256
+VOCAB = 128256  # of the smallest: ids that all shapes have
+LLAMA: dict[str, Any] = dict(architectures=["LlamaForCausalLM"], model_type="llama", rope_theta=500000.0,
+                             mlp_bias=False)
 SHAPES: dict[str, dict[str, Any]] = {
-    "8b": dict(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+    "8b": dict(**LLAMA, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
                intermediate_size=14336, vocab_size=VOCAB, tie_word_embeddings=False),
-    "1b": dict(hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
+    "1b": dict(**LLAMA, hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
                intermediate_size=8192, vocab_size=VOCAB, tie_word_embeddings=True),
+    "30b-a3b": dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", rope_theta=1e6, hidden_size=2048,
+                    num_hidden_layers=48, num_attention_heads=32, num_key_value_heads=4, head_dim=128,
+                    intermediate_size=6144, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8,
+                    norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], vocab_size=151936,
+                    tie_word_embeddings=False),
 }
 TEMPERATURE = 0.7
 SUFFIX = 16  # tokens of each sequence's own, after the shared ones
@@ -188,9 +195,8 @@ def run_json(shape: str, side: str, version: str, command: str, rows: list[dict[
 
 def write_config(shape: str, folder: pathlib.Path) -> None:
     """All that a model of random weights needs, which takes token ids alone."""
-    config = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", rms_norm_eps=1e-5,
-                  rope_theta=500000.0, max_position_embeddings=65536, torch_dtype="bfloat16", bos_token_id=128000,
-                  eos_token_id=128001, attention_bias=False, mlp_bias=False, use_cache=True, **SHAPES[shape])
+    config = dict(hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=65536, torch_dtype="bfloat16",
+                  bos_token_id=128000, eos_token_id=128001, attention_bias=False, use_cache=True, **SHAPES[shape])
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -227,6 +233,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--variant", choices=["default", "cascade"], default="default")
     parser.add_argument("--quantization", help="of the layers, made by vLLM when it loads them: fp8")
+    parser.add_argument("--bench", help="rows of it alone: decode")
     parser.add_argument("--trials", type=int, default=16, help="of the README's rows; a quarter of it for the others")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="of wall time, starting vLLM included")
     parser.add_argument("--out", type=pathlib.Path, required=True)
@@ -236,9 +243,11 @@ def main() -> None:
     work = Workloads(generate)
     generate([work.tokens(64)] * 4, 8, TEMPERATURE)
     generate([work.tokens(3000)], 4, 0.0)
-    rows = work.rows(options.trials)
+    rows = [row for row in work.rows(options.trials) if options.bench in (None, row.bench)]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     command = f"run.py --shape {options.shape} --variant {options.variant} --trials {options.trials}"
+    if options.bench is not None:
+        command += f" --bench {options.bench}"
     if options.quantization is not None:
         command += f" --quantization {options.quantization}"
     for row in rows:

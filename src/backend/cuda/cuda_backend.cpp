@@ -145,7 +145,7 @@ class CudaBackend final : public Backend {
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
   std::vector<FirstPass> first_passes() const override { return cuda::first_passes(graphs_); }
-  PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override;
+  PassKind pass_kind(const KvShape& kv) const override;
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
     const DeviceScope here = device_.scope();
@@ -303,8 +303,7 @@ class CudaBackend final : public Backend {
   bool multiplies_bf16() const { return numerics_.product == ComputeFormat::kBF16; }
   /// Whether attention of a pass runs on tensor cores, so that all of it may be recorded.
   bool takes_tree_attention(const PassInputs& inputs) const {
-    const KvShape& kv = inputs.kv->shape();
-    return multiplies_bf16() && fits_tree_attention(kv) && kv.wide.layers == 0;
+    return multiplies_bf16() && fits_tree_attention(inputs.kv->shape());
   }
   void run_directly(const PassInputs& inputs, const PassOps& ops);
   void run_recorded(const PassInputs& inputs, std::int64_t rows, std::int64_t logit_rows,
@@ -356,15 +355,14 @@ void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   }
 }
 
-PassKind CudaBackend::pass_kind(std::int64_t heads, const KvShape& kv) const {
+PassKind CudaBackend::pass_kind(const KvShape& kv) const {
   PassKind kind;
   if (!multiplies_bf16()) {
     kind.slow = "compute type " + name_of(numerics_);
   } else if (!fits_tree_attention(kv)) {
-    kind.slow = "head_dim " + std::to_string(kv.head_dim) + ", " +
-                std::to_string(heads / kv.kv_heads) + " query heads a KV head";
-  } else if (kv.wide.layers > 0) {
-    kind.slow = "head_dim " + std::to_string(kv.wide.head_dim) + " in some layers";
+    kind.slow = "head_dim " + std::to_string(kv.head_dim);
+    if (kv.wide.layers > 0)
+      kind.slow += ", " + std::to_string(kv.wide.head_dim) + " in some layers";
   }
   kind.attention = kind.slow.empty() ? "tensor cores" : "simt: " + kind.slow;
   if (!kind.slow.empty()) {

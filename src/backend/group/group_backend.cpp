@@ -188,10 +188,10 @@ std::unique_ptr<Weight> GroupBackend::random_split(std::int64_t rows, std::int64
   return std::make_unique<GroupWeight>(std::move(weights), shared_by);
 }
 
-PassKind GroupBackend::pass_kind(std::int64_t heads, const KvShape& kv) const {
+PassKind GroupBackend::pass_kind(const KvShape& kv) const {
   KvShape of_rank = kv;
   of_rank.kv_heads /= count();
-  return first().pass_kind(heads / count(), of_rank);
+  return first().pass_kind(of_rank);
 }
 
 void GroupBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {

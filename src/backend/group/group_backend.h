@@ -69,7 +69,7 @@ class GroupBackend final : public Backend {
                                        std::uint64_t seed, const Split& split) override;
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
   std::vector<FirstPass> first_passes() const override { return first().first_passes(); }
-  PassKind pass_kind(std::int64_t heads, const KvShape& kv) const override;
+  PassKind pass_kind(const KvShape& kv) const override;
 
   // Ops of what every device has all of.
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override;

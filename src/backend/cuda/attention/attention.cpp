@@ -55,15 +55,13 @@ const std::int32_t* Attention::stage_first_new(Stage& to) const {
 }
 
 void Attention::declare(const PassInputs& inputs, PassArrays& arrays) {
-  const KvShape& kv = inputs.kv->shape();
-  std::int64_t slots = 0;
   stage_first_new(arrays);
   for (const AttentionPlan& plan : inputs.plans) {
+    const KvShape& kv = inputs.kv_of(plan).shape();
     const TreePlan& tree = plans_.of(plan, tree_attention_.shape(inputs.heads, kv));
     stage(arrays, tree, plan);
-    slots = std::max(slots, tree.slots());
+    states_.grow(4 * tree_state_floats(tree.slots(), inputs.heads, kv.head_dim));
   }
-  states_.grow(4 * tree_state_floats(slots, inputs.heads, kv.head_dim));
 }
 
 void Attention::run_on_tensor_cores(const AttentionArgs& args) {

@@ -25,7 +25,7 @@ constexpr std::array<HeadKernel, 2 * sizeof...(kDims)> kernels_of() {
           kernel_of<Kernel, KvFormat::kFP8, kDims>()...};
 }
 
-constexpr auto kTileKernels = kernels_of<TileKernel, 64, 80, 96, 128, 192, 256>();
+constexpr auto kTileKernels = kernels_of<TileKernel, 64, 80, 96, 128, 192, 256, 320, 512, 576>();
 #ifdef DENDRITE_CUDA_SM90
 constexpr auto kPairKernels = kernels_of<PairKernel, 64, 80, 96, 128>();
 #else
@@ -49,7 +49,10 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
 }  // namespace
 
 bool fits_tree_attention(const KvShape& kv) {
-  return find(kTileKernels, kv.head_dim, kv.format) != nullptr;
+  const auto fits = [&kv](std::int64_t head_dim) {
+    return find(kTileKernels, head_dim, kv.format) != nullptr;
+  };
+  return fits(kv.head_dim) && (kv.wide.layers == 0 || fits(kv.wide.head_dim));
 }
 
 bool fits_tree_attention(const Rows& out, Tensor q, const KvShape& kv) {

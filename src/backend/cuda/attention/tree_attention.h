@@ -10,7 +10,8 @@
 namespace dendrite::cuda {
 
 /// Whether the tensor-core kernels take a model, computed in bf16: K and V in bf16 or FP8, head_dim
-/// 64, 80, 96, 128, 192 or 256. Any number of query heads a KV head.
+/// 64, 80, 96, 128, 192, 256, 320, 512 or 576, and so in layers of another size (KvShape::wide).
+/// Any number of query heads a KV head.
 bool fits_tree_attention(const KvShape& kv);
 /// And whether they take these tensors: rows are aligned to 16 bytes.
 bool fits_tree_attention(const Rows& out, Tensor q, const KvShape& kv);

@@ -53,10 +53,17 @@ struct Parts {
   }
 };
 
+/// As few as have at most 128 dims, a multiple of 4.
+constexpr int spans_of(int head_dim) {
+  int count = 1;
+  while (head_dim > 128 * count || head_dim % (4 * count) != 0) ++count;
+  return count;
+}
+
 /// The dims of a head that a warp folds, a vector a lane; further lanes just help.
 template <int kDim>
 struct Span {
-  static constexpr int kCount = kDim > 128 ? 2 : 1;  // of a head
+  static constexpr int kCount = spans_of(kDim);  // of a head
   static constexpr int kDims = kDim / kCount;
   using Vector = std::conditional_t<kDims == 64, float2, float4>;
   static constexpr int kValues = sizeof(Vector) / 4;
@@ -165,8 +172,9 @@ void launch(const TreeAttentionArguments& args, cudaStream_t stream) {
 }  // namespace
 
 void prepare_tree_merge() {
-  for (const auto kernel : {merge_kernel<64>, merge_kernel<80>, merge_kernel<96>, merge_kernel<128>,
-                            merge_kernel<192>, merge_kernel<256>}) {
+  for (const auto kernel :
+       {merge_kernel<64>, merge_kernel<80>, merge_kernel<96>, merge_kernel<128>, merge_kernel<192>,
+        merge_kernel<256>, merge_kernel<320>, merge_kernel<512>, merge_kernel<576>}) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                cudaSharedmemCarveoutMaxShared),
           "attention");
@@ -185,8 +193,14 @@ void launch_tree_merge(const TreeAttentionArguments& args, cudaStream_t stream) 
       return launch<128>(args, stream);
     case 192:
       return launch<192>(args, stream);
-    default:
+    case 256:
       return launch<256>(args, stream);
+    case 320:
+      return launch<320>(args, stream);
+    case 512:
+      return launch<512>(args, stream);
+    default:
+      return launch<576>(args, stream);
   }
 }
 

@@ -197,7 +197,8 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
 /// One chain each, unless workers would have many of those that few rows see: what a tile takes
 /// beside its blocks counts for more than they do.
 void TreePlan::bundle_chains(const Shape& shape, AttentionWindow window) {
-  const std::int64_t most_rows = std::max<std::int64_t>(1, kBundleRows / shape.slice_heads);
+  const std::int64_t most_rows =
+      std::max<std::int64_t>(1, std::min(kBundleRows, shape.tile_rows) / shape.slice_heads);
   const auto rows_of = [](const Chain& chain) { return chain.row_end - chain.row_begin; };
   std::int64_t most_chains = 1;
   if (shape.pairs && window.size == 0) {

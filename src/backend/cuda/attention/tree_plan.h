@@ -25,7 +25,7 @@ inline constexpr std::int64_t kGroupTokens = 4096;
 /// Packed rows (rows x query heads of a KV head) that one tile has at most. Wide heads leave room
 /// for fewer in registers and shared memory.
 DENDRITE_HOST_DEVICE constexpr std::int64_t tile_rows(std::int64_t head_dim) {
-  return head_dim <= 128 ? 64 : 32;
+  return head_dim <= 128 ? 64 : head_dim <= 256 ? 32 : 16;
 }
 
 /// Query heads of a KV head as tiles pack them: all at once, or in slices if they are more than a

@@ -16,10 +16,16 @@ constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
 
 /// Where the four warps keep in shared memory what they tell each other.
 struct TileRoom {
-  std::uint32_t queries;  // rows of the tile, of whole panels each; then probabilities
-  float* maxima;          // 64
-  float* groups;          // of whole panels, too
+  std::uint32_t queries;        // rows of the tile, of whole panels each
+  std::uint32_t probabilities;  // where queries are, unless they stay there
+  float* maxima;                // 64
+  float* groups;                // of whole panels, too
 };
+
+/// Whether queries stay in shared memory, since so wide ones do not fit into registers.
+constexpr bool queries_stay(int head_dim) {
+  return head_dim > 256;
+}
 
 /// One warp's part of a tile. Chunks has for the four warps, in the order that they ask:
 ///   next<i>()  waits for chunk i of the next block (K's chunks of 64 dims, then V's) and for all
@@ -38,6 +44,7 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
         chunks_(chunks),
         thread_(Chunks::thread()),
         queries_(room.queries),
+        probabilities_(room.probabilities),
         maxima_(room.maxima),
         warp_m_(thread_ / 32 / kN),
         warp_n_(thread_ / 32 % kN),
@@ -78,6 +85,7 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
   static constexpr int kScores = kBlock / 8 / kN;    // 8-token columns of S of this warp
   static constexpr int kOuts = kPanelDims / 8 / kN;  // 8-dim columns of a chunk of V
   static constexpr int kQueryRowBytes = kChunks * kChunkRowBytes;
+  static constexpr bool kQueriesStay = queries_stay(kDim);
 
   __device__ void load_queries(int first_head) {
     constexpr int kPieces = kDim / 8;
@@ -103,12 +111,16 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
                    : "memory");
     }
     chunks_.meet();
-    const int row = warp_m_ * 16 + lane_ % 16;
+    if constexpr (!kQueriesStay) {
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      load_matrices(q_[k],
-                    queries_ + row * kQueryRowBytes + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
+      for (int k = 0; k < kDim / 16; ++k) load_query(q_[k], k);
     }
+  }
+
+  /// Of this warp's rows, dims [16 k, 16 k + 16).
+  __device__ void load_query(std::uint32_t (&q)[4], int k) const {
+    const int row = warp_m_ * 16 + lane_ % 16;
+    load_matrices(q, queries_ + row * kQueryRowBytes + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
   }
 
   __device__ void add_block(int block) {
@@ -178,7 +190,10 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
         }
 #pragma unroll
         for (int k = 0; k < kSteps && step + k < kEnd; ++k) {
-          const std::uint32_t(&q)[4] = q_[kFirst + step + k];
+          std::uint32_t stayed[4];
+          if constexpr (kQueriesStay) load_query(stayed, kFirst + step + k);
+          const std::uint32_t(&q)[4] =
+              kQueriesStay ? stayed : q_[kQueriesStay ? 0 : kFirst + step + k];
 #pragma unroll
           for (int j = 0; j < kColumns; ++j) {
             multiply_add(scores[2 * (batch + j)], q, b[k][j][0], b[k][j][1]);
@@ -255,7 +270,7 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
     }
   }
 
-  /// The queries' memory takes P, for the warps that have other dims of the same rows; they wait in
+  /// P in shared memory, for the warps that have other dims of the same rows; they wait in
   /// Chunks::next.
   __device__ void share_probabilities(const std::uint32_t (&p)[kBlock / 16][4]) {
 #pragma unroll
@@ -265,7 +280,7 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
         const int row = warp_m_ * 16 + lane_ / 4 + 8 * r;
         const int piece = (warp_n_ * kScores + j) ^ (row % 8);
         const std::uint32_t target =
-            queries_ + row * kProbabilityRowBytes + piece * 16 + lane_ % 4 * 4;
+            probabilities_ + row * kProbabilityRowBytes + piece * 16 + lane_ % 4 * 4;
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(target), "r"(p[j / 2][j % 2 * 2 + r])
                      : "memory");
       }
@@ -276,8 +291,8 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
     const int row = warp_m_ * 16 + lane_ % 16;
 #pragma unroll
     for (int k = 0; k < kBlock / 16; ++k) {
-      load_matrices(
-          p[k], queries_ + row * kProbabilityRowBytes + (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
+      load_matrices(p[k], probabilities_ + row * kProbabilityRowBytes +
+                              (((2 * k + lane_ / 16) ^ (row % 8)) * 16));
     }
   }
 
@@ -335,12 +350,13 @@ class TileWarp : TileRows<kDim, kPanelDims / 8 / kN, kTileThreads> {
   Chunks& chunks_;
   int thread_;
   std::uint32_t queries_;
+  std::uint32_t probabilities_;
   float* maxima_;
   int warp_m_;
   int warp_n_;
   int lane_;
 
-  std::uint32_t q_[kDim / 16][4];
+  std::uint32_t q_[kQueriesStay ? 1 : kDim / 16][4];
   int seen_end_ = 0;  // over the warp's rows: past this nothing is seen,
   int all_seen_begin_ = 0;
   int all_seen_end_ = 0;  // and between these all see everything

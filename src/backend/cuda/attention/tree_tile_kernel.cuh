@@ -24,16 +24,22 @@
 // Source of the running softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 namespace dendrite::cuda {
 
-/// Shared memory: queries (then probabilities), row maxima, group states, the ring, scales.
+/// Shared memory: queries, then or behind them probabilities, row maxima, group states, the ring,
+/// scales.
 template <int kDim, KvFormat kFormat>
 struct TileLayout {
   static constexpr int kRows = static_cast<int>(tile_rows(kDim));
-  static constexpr int kMaxima = kRows * panels_of(kDim) * kChunkRowBytes;
+  static constexpr int kQueries = kRows * panels_of(kDim) * kChunkRowBytes;
+  static constexpr int kProbabilities = queries_stay(kDim) ? kQueries : 0;
+  static constexpr int kMaxima =
+      queries_stay(kDim) ? kQueries + kRows * kProbabilityRowBytes : kQueries;
   static constexpr int kGroups = kMaxima + 64 * 4;
   static constexpr int kRing = kGroups + kRows * panels_of(kDim) * kPanelDims * 4;
   static constexpr int kStageBytes = kChunkBytes + (kFormat == KvFormat::kFP8 ? kBlock : 0);
   static constexpr int bytes(int stages) { return kRing + stages * kStageBytes; }
-  static_assert(bytes(3) <= 99 * 1024, "what the smallest devices have");
+  /// As many as let two blocks share a multiprocessor; fewer on the smallest devices.
+  static constexpr int kStages = kDim > 256 ? 3 : 4;
+  static_assert(bytes(kStages - 1) <= 99 * 1024, "what the smallest devices have");
 };
 
 template <int kM, int kN, bool kCaps, int kDim, int kStages, KvFormat kFormat>
@@ -42,7 +48,9 @@ __device__ __forceinline__ void work_on_tile(const TreeAttentionArguments& args,
                                              std::byte* shared, const TreeTile& tile,
                                              int first_head) {
   using Layout = TileLayout<kDim, kFormat>;
-  const TileRoom room{shared_address(shared), reinterpret_cast<float*>(shared + Layout::kMaxima),
+  const std::uint32_t begin = shared_address(shared);
+  const TileRoom room{begin, begin + Layout::kProbabilities,
+                      reinterpret_cast<float*>(shared + Layout::kMaxima),
                       reinterpret_cast<float*>(shared + Layout::kGroups)};
   TileWarp<kDim, Loader<kDim, kStages, kFormat>, kM, kN, kCaps>(args, loader, room, tile,
                                                                 first_head)
@@ -64,12 +72,14 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     if (tile.row_count == 0) break;
     const int first_head = slice_of(args, work % slices).first_head;
     const int packed_rows = tile.row_count * static_cast<int>(args.slices.heads);
-    if (packed_rows <= 16) {
+    if (Layout::kRows == 16 || packed_rows <= 16) {
       work_on_tile<1, 4, kCaps>(args, loader, shared, tile, first_head);
-    } else if (Layout::kRows == 32 || packed_rows <= 32) {
-      work_on_tile<2, 2, kCaps>(args, loader, shared, tile, first_head);
-    } else if constexpr (Layout::kRows > 32) {
-      work_on_tile<4, 1, kCaps>(args, loader, shared, tile, first_head);
+    } else if constexpr (Layout::kRows > 16) {
+      if (Layout::kRows == 32 || packed_rows <= 32) {
+        work_on_tile<2, 2, kCaps>(args, loader, shared, tile, first_head);
+      } else if constexpr (Layout::kRows > 32) {
+        work_on_tile<4, 1, kCaps>(args, loader, shared, tile, first_head);
+      }
     }
   }
   // No earlier: merges that wait pile up on the first multiprocessors that are free.
@@ -83,12 +93,13 @@ void TileKernel<kDim, kFormat>::prepare(int shared_bytes) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "attention");
   };
-  if (Layout::bytes(4) <= shared_bytes) {
-    allow(tile_kernel<kDim, 4, kFormat, false>, Layout::bytes(4));
-    allow(tile_kernel<kDim, 4, kFormat, true>, Layout::bytes(4));
+  constexpr int kMost = Layout::kStages;
+  if (Layout::bytes(kMost) <= shared_bytes) {
+    allow(tile_kernel<kDim, kMost, kFormat, false>, Layout::bytes(kMost));
+    allow(tile_kernel<kDim, kMost, kFormat, true>, Layout::bytes(kMost));
   } else {
-    allow(tile_kernel<kDim, 3, kFormat, false>, Layout::bytes(3));
-    allow(tile_kernel<kDim, 3, kFormat, true>, Layout::bytes(3));
+    allow(tile_kernel<kDim, kMost - 1, kFormat, false>, Layout::bytes(kMost - 1));
+    allow(tile_kernel<kDim, kMost - 1, kFormat, true>, Layout::bytes(kMost - 1));
   }
 }
 
@@ -96,13 +107,16 @@ template <int kDim, KvFormat kFormat>
 void TileKernel<kDim, kFormat>::launch(const TreeAttentionArguments& args, const TreeGrid& grid,
                                        cudaStream_t stream) {
   using Layout = TileLayout<kDim, kFormat>;
-  const bool four = Layout::bytes(4) <= grid.shared_bytes;
-  auto* kernel = four ? tile_kernel<kDim, 4, kFormat, false> : tile_kernel<kDim, 3, kFormat, false>;
+  constexpr int kMost = Layout::kStages;
+  const bool most = Layout::bytes(kMost) <= grid.shared_bytes;
+  auto* kernel = most ? tile_kernel<kDim, kMost, kFormat, false>
+                      : tile_kernel<kDim, kMost - 1, kFormat, false>;
   if (args.cap_factor > 0) {
-    kernel = four ? tile_kernel<kDim, 4, kFormat, true> : tile_kernel<kDim, 3, kFormat, true>;
+    kernel = most ? tile_kernel<kDim, kMost, kFormat, true>
+                  : tile_kernel<kDim, kMost - 1, kFormat, true>;
   }
   launch_early(kernel, dim3(static_cast<unsigned>(grid.workers)), kTileThreads,
-               static_cast<std::size_t>(Layout::bytes(four ? 4 : 3)), stream, args);
+               static_cast<std::size_t>(Layout::bytes(most ? kMost : kMost - 1)), stream, args);
 }
 
 }  // namespace dendrite::cuda

@@ -1,0 +1,3 @@
+#include "backend/cuda/attention/tree_tile_kernel.cuh"
+
+template struct dendrite::cuda::TileKernel<576, dendrite::KvFormat::kFP8>;
