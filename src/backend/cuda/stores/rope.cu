@@ -15,7 +15,6 @@ namespace dendrite::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kPairs = 2;  // of a lane that are read before any is stored
 
 extern __shared__ float vectors_of_warps[];  // FP8: [kWarps][K, V][head_dim]
 
@@ -177,24 +176,12 @@ __global__ void __launch_bounds__(kWarps * 32)
     return norm != nullptr ? v * factor * norm[i] : v;
   };
   Sink<T> sink(args, row, head, x);
-  for (std::int64_t first = lane; first < half; first += kPairs * 32) {
-    float a[kPairs];
-    float b[kPairs];
-#pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      const std::int64_t i = first + p * 32;
-      if (i >= half) break;
-      a[p] = normed(i);
-      b[p] = normed(i + half);
-      rotate(a[p], b[p], __ldcg(cos_sin + i), __ldcg(cos_sin + half + i));
-    }
-#pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      const std::int64_t i = first + p * 32;
-      if (i >= half) break;
-      sink.put(x, i, a[p]);
-      sink.put(x, i + half, b[p]);
-    }
+  for (std::int64_t i = lane; i < half; i += 32) {
+    float a = normed(i);
+    float b = normed(i + half);
+    rotate(a, b, __ldcg(cos_sin + i), __ldcg(cos_sin + half + i));
+    sink.put(x, i, a);
+    sink.put(x, i + half, b);
   }
   for (std::int64_t i = 2 * half + lane; i < dim; i += 32) sink.put(x, i, normed(i));
   sink.finish();
