@@ -229,6 +229,12 @@ class Backend {
   /// out = x.  out, x [rows, cols]; either may be columns of a wider one.
   virtual void copy(Tensor out, Tensor x) = 0;
 
+  /// Of each head, columns of out = columns of x times its weight^T: what matmul() does, though
+  /// where products are rounded not by its order of sums. Here: head by head.
+  virtual void head_products(const HeadProducts& args);
+  /// Of each head, columns of out = columns of x. Here: head by head.
+  virtual void copy_heads(const HeadCopies& args);
+
   /// out[i] = x[rows[i]].  out [rows.size(), dim]
   virtual void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) = 0;
 

@@ -182,6 +182,30 @@ void check_product(const Product& args) {
   }
 }
 
+void check_head_products(const HeadProducts& args) {
+  constexpr const char* kOp = "head_products";
+  check_count(kOp, std::ssize(args.weights));
+  const Weight& first = *args.weights.front();
+  for (const auto& weight : args.weights) {
+    check_size(kOp, "rows of a weight", weight->rows(), first.rows());
+    check_size(kOp, "cols of a weight", weight->cols(), first.cols());
+  }
+  check_size(kOp, "rows of out", args.out.rows, args.x.rows);
+  const std::int64_t last = std::ssize(args.weights) - 1;
+  check_range(kOp, "columns of heads in out", 0, last * args.out_step + first.rows(),
+              args.out.cols);
+  check_range(kOp, "columns of heads in x", 0, last * args.x_step + first.cols(), args.x.cols);
+}
+
+void check_copy_heads(const HeadCopies& args) {
+  constexpr const char* kOp = "copy_heads";
+  check_count(kOp, args.heads);
+  check_size(kOp, "rows of out", args.out.rows, args.x.rows);
+  const std::int64_t last = args.heads - 1;
+  check_range(kOp, "columns of heads in out", 0, last * args.out_step + args.cols, args.out.cols);
+  check_range(kOp, "columns of heads in x", 0, last * args.x_step + args.cols, args.x.cols);
+}
+
 void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows) {
   check_shape("gather_rows", "out", out, static_cast<std::int64_t>(rows.size()), x.cols);
   for (const std::int32_t row : rows) check_index("gather_rows", "row", row, x.rows);

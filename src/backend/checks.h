@@ -23,6 +23,8 @@ void check_embed(const Tensor& out, std::span<const std::int32_t> tokens, const 
 void check_matmul(const Tensor& out, const Tensor& x, const Weight& weight);
 /// And of what is joined to it all but rope_and_store, which has a check of its own.
 void check_product(const Product& args);
+void check_head_products(const HeadProducts& args);
+void check_copy_heads(const HeadCopies& args);
 void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows);
 void check_rope(const RopeStore& args);
 void check_attention(const AttentionArgs& args);

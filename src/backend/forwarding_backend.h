@@ -84,6 +84,8 @@ class ForwardingBackend : public Backend {
     to_->add_normed(out, x, weight, eps, factor);
   }
   void copy(Tensor out, Tensor x) override { to_->copy(out, x); }
+  void head_products(const HeadProducts& args) override { to_->head_products(args); }
+  void copy_heads(const HeadCopies& args) override { to_->copy_heads(args); }
   void gather_rows(Tensor out, Tensor x, std::span<const std::int32_t> rows) override {
     to_->gather_rows(out, x, rows);
   }

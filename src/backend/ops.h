@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 
 #include "backend/attention_plan.h"
@@ -43,6 +44,25 @@ struct AttentionArgs {
   const KvStore* kv = nullptr;
   std::int64_t layer = 0;
   const AttentionPlan* plan = nullptr;  // rows of q beyond the plan's are padding
+};
+
+/// Arguments of Backend::head_products.
+struct HeadProducts {
+  Tensor out;  // [tokens, ...]: head h begins at column h * out_step
+  std::int64_t out_step = 0;
+  Tensor x;  // [tokens, ...]: head h begins at column h * x_step
+  std::int64_t x_step = 0;
+  std::span<const std::unique_ptr<Weight>> weights;  // one a head, of one size
+};
+
+/// Arguments of Backend::copy_heads: as of head_products.
+struct HeadCopies {
+  Tensor out;
+  std::int64_t out_step = 0;
+  Tensor x;
+  std::int64_t x_step = 0;  // 0: each head gets the same
+  std::int64_t heads = 0;
+  std::int64_t cols = 0;  // of a head
 };
 
 /// Arguments of Backend::delta_net.

@@ -16,6 +16,7 @@ struct Tensor {
   Tensor columns(std::int64_t begin, std::int64_t count) const {
     return {data + begin, rows, count, stride};
   }
+  Tensor columns_from(std::int64_t begin) const { return columns(begin, cols - begin); }
   /// The first `count` rows.
   Tensor first_rows(std::int64_t count) const { return {data, count, cols, stride}; }
 };

@@ -16,6 +16,7 @@
 #include "backend/cuda/on_one_gpu.h"
 #include "backend/cuda/padded_inputs.h"
 #include "backend/cuda/products/few_rows_check.h"
+#include "backend/cuda/products/head_products.h"
 #include "backend/cuda/products/matmul_f32.h"
 #include "backend/cuda/products/product_inputs.h"
 #include "backend/cuda/products/products.h"
@@ -267,6 +268,21 @@ class CudaBackend final : public Backend {
     if (x.rows == 0) return;
     launch_add_normed(out, x, weight, eps, factor, device_.stream());
     check_launch("add_normed", {{"rows", x.rows}, {"cols", x.cols}});
+  }
+  void head_products(const HeadProducts& args) override {
+    const DeviceScope here = device_.scope();
+    check_head_products(args);
+    if (!multiplies_bf16() || !fits_head_products(args)) return Backend::head_products(args);
+    if (args.x.rows == 0) return;
+    launch_head_products(args, device_.stream());
+    check_launch("head_products", {{"rows", args.x.rows}, {"heads", std::ssize(args.weights)}});
+  }
+  void copy_heads(const HeadCopies& args) override {
+    const DeviceScope here = device_.scope();
+    check_copy_heads(args);
+    if (args.x.rows == 0) return;
+    launch_copy_heads(args, device_.stream());
+    check_launch("copy_heads", {{"rows", args.x.rows}, {"heads", args.heads}});
   }
   void copy(Tensor out, Tensor x) override {
     const DeviceScope here = device_.scope();

@@ -83,11 +83,6 @@ Tensor LatentAttention::queries_of(Tensor in) const {
   return queries.out;
 }
 
-/// A head's part of what has kept_dim() columns a head.
-Tensor LatentAttention::head_of(Tensor wide, std::int64_t head) const {
-  return wide.columns(head * shape_.kept_dim(), shape_.kept_dim());
-}
-
 void LatentAttention::keep(Tensor hidden, const PassInputs& pass) {
   const std::int64_t rows = hidden.rows;
   Product product = weights_.in.product(weights_.in.input(scratch_.normed.first_rows(rows)));
@@ -100,22 +95,17 @@ void LatentAttention::keep(Tensor hidden, const PassInputs& pass) {
   backend_.rms_norm(latent, latent, weights_.latent_norm.weight->data(), weights_.latent_norm.eps);
   const Tensor queries = queries_of(in);
   const Tensor qkv = scratch_.qkv.first_rows(rows);
-  for (std::int64_t head = 0; head < shape_.heads; ++head) {
-    const Tensor own = queries.columns(head * shape_.query_dim(), shape_.query_dim());
-    const Tensor to = head_of(qkv, head);
-    backend_.copy(to.columns(0, shape_.rotary_dim),
-                  own.columns(shape_.plain_dim, shape_.rotary_dim));
-    backend_.matmul(to.columns(shape_.rotary_dim, shape_.rank), own.columns(0, shape_.plain_dim),
-                    *weights_.absorb[static_cast<std::size_t>(head)], nullptr,
-                    Backend::Store::kOverwrite);
-  }
+  const std::int64_t kept = shape_.kept_dim();
+  const Tensor latents = qkv.columns_from(shape_.rotary_dim);
+  backend_.head_products({latents, kept, queries, shape_.query_dim(), weights_.absorb});
+  backend_.copy_heads({qkv, kept, queries.columns_from(shape_.plain_dim), shape_.query_dim(),
+                       shape_.heads, shape_.rotary_dim});
   // K and V of one head: what is rotated, and the latent. Of V only the latent is of use.
-  for (const std::int64_t place : {shape_.heads, shape_.heads + 1}) {
-    const Tensor to = head_of(qkv, place);
-    backend_.copy(to.columns(0, shape_.rotary_dim),
-                  in.columns(shape_.query_columns() + shape_.rank, shape_.rotary_dim));
-    backend_.copy(to.columns(shape_.rotary_dim, shape_.rank), latent);
-  }
+  const std::int64_t keys = shape_.heads * kept;
+  backend_.copy_heads({qkv.columns_from(keys), kept,
+                       in.columns_from(shape_.query_columns() + shape_.rank), 0, 2,
+                       shape_.rotary_dim});
+  backend_.copy_heads({latents.columns_from(keys), kept, latent, 0, 2, shape_.rank});
   RopeStore rope;
   rope.qkv = qkv;
   rope.heads = shape_.heads;
@@ -147,12 +137,8 @@ void LatentAttention::add(Tensor hidden, const PassInputs& pass) {
   backend_.attention(attention);
 
   const Tensor values = scratch_.head_values.first_rows(rows);
-  for (std::int64_t head = 0; head < shape_.heads; ++head) {
-    backend_.matmul(values.columns(head * shape_.value_dim, shape_.value_dim),
-                    head_of(attended, head).columns(shape_.rotary_dim, shape_.rank),
-                    *weights_.values[static_cast<std::size_t>(head)], nullptr,
-                    Backend::Store::kOverwrite);
-  }
+  backend_.head_products({values, shape_.value_dim, attended.columns_from(shape_.rotary_dim),
+                          shape_.kept_dim(), weights_.values});
   Product out = weights_.out.product(values);
   out.epilogue = Epilogue::kAdd;
   out.out = hidden;

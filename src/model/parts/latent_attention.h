@@ -46,7 +46,6 @@ class LatentAttention final : public Mixer {
 
  private:
   Tensor queries_of(Tensor in) const;
-  Tensor head_of(Tensor wide, std::int64_t head) const;
 
   LatentShape shape_;
   LatentWeights weights_;

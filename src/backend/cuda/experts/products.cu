@@ -1,84 +1,19 @@
 // The two products of each pair of a row and an expert, by tensor cores (mma.sync): weights are the
 // first operand, sixteen of their rows a tile, and rows of the batch the second, eight a tile. A
-// warp has two tiles of weights for up to 64 rows. Nothing goes through shared memory: a thread
-// loads 16 bytes of a row at a time, which are its values of two steps over k; rows of both
-// operands are read so, in the same order, so an output is a chain over k that depends on its own
-// row alone. Floor: the bytes of the experts that are taken, once for each 64 rows of one.
+// warp has two tiles of weights for up to 64 rows (piece_sums.cuh).
+// Floor: the bytes of the experts that are taken, once for each 64 rows of one.
 #include "backend/cuda/base/activations.cuh"
 #include "backend/cuda/base/launch.cuh"
-#include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/experts/experts.h"
+#include "backend/cuda/products/piece_sums.cuh"
 
 namespace dendrite::cuda {
 namespace {
 
 constexpr int kWarps = 2;
 constexpr int kThreads = kWarps * 32;
-constexpr int kTile = 16;  // rows of a weight
-constexpr int kPiece = 8;  // values that a thread loads at once
-constexpr int kStep = 4 * kPiece;
-
-/// Weights, which nobody else of this pass reads but the blocks of other rows of the expert.
-__device__ inline uint4 load_weights(const bf16* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
-/// Rows of the item times two tiles of 16 rows of a matrix: sums[tile][rows / 8], as mma has them.
-/// weights: rows lane / 4 and lane / 4 + 8 of each tile; rows: row lane / 4 of each eight.
-template <int kRowTiles>
-struct Sums {
-  float at[2][kRowTiles][4] = {};
-
-  __device__ void multiply(const bf16* const (&weights)[4], const bf16* const (&rows)[kRowTiles],
-                           int ld) {
-    const int begin = static_cast<int>(threadIdx.x) % 4 * kPiece;
-#pragma unroll 4
-    for (int k = 0; k < ld; k += kStep) {
-      const int piece = k + begin;
-      const bool is_there = piece < ld;
-      uint4 w[4];
-      uint4 x[kRowTiles];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        w[i] = is_there ? load_weights(weights[i] + piece) : make_uint4(0, 0, 0, 0);
-      }
-#pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) {
-        x[i] = is_there ? *reinterpret_cast<const uint4*>(rows[i] + piece) : make_uint4(0, 0, 0, 0);
-      }
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        const uint4& above = w[2 * tile];
-        const uint4& below = w[2 * tile + 1];
-        const std::uint32_t one[4] = {above.x, below.x, above.y, below.y};
-        const std::uint32_t two[4] = {above.z, below.z, above.w, below.w};
-#pragma unroll
-        for (int i = 0; i < kRowTiles; ++i) {
-          multiply_add(at[tile][i], one, x[i].x, x[i].y);
-          multiply_add(at[tile][i], two, x[i].z, x[i].w);
-        }
-      }
-    }
-  }
-
-  /// `column`: this thread's first of the tile, of so many that there are.
-  __device__ void add_bias(int tile, const float* bias, int column, int columns) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float value = bias[min(column + 8 * half, columns - 1)];
-#pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) {
-        at[tile][i][2 * half] += value;
-        at[tile][i][2 * half + 1] += value;
-      }
-    }
-  }
-};
+constexpr int kTile = kPieceTile;
 
 /// What a warp works on.
 struct Place {
@@ -96,8 +31,8 @@ __device__ inline const bf16* row_of(const void* matrix, int row, int rows, std:
 
 /// act = gate(gates, ups) of 16 columns of the item's pairs, zeros behind ffn.
 template <int kRowTiles, typename Gate>
-__device__ void store_act(const ExpertsArguments& a, const Place& p, const Sums<kRowTiles>& sums,
-                          Gate gate) {
+__device__ void store_act(const ExpertsArguments& a, const Place& p,
+                          const PieceSums<kRowTiles>& sums, Gate gate) {
 #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
@@ -131,7 +66,7 @@ __device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
     const int pair = p.item.begin + min(i * 8 + group, p.item.count - 1);
     rows[i] = static_cast<const bf16*>(a.x) + static_cast<std::int64_t>(a.pair_row[pair]) * a.x_ld;
   }
-  Sums<kRowTiles> sums;
+  PieceSums<kRowTiles> sums;
   sums.multiply(weights, rows, a.x_ld);
   if (const float* bias = p.matrix.bias) {
     sums.add_bias(0, bias, p.column + group, ffn);
@@ -165,7 +100,7 @@ __device__ void down(const ExpertsArguments& a, const Place& p) {
     rows[i] = a.ups ? static_cast<const bf16*>(a.x) + std::int64_t{a.pair_row[pair]} * a.x_ld
                     : static_cast<const bf16*>(a.act) + pair * a.act_ld;
   }
-  Sums<kRowTiles> sums;
+  PieceSums<kRowTiles> sums;
   sums.multiply(weights, rows, ld);
   if (const float* bias = p.matrix.bias) {
     sums.add_bias(0, bias, p.column + group, outputs);
