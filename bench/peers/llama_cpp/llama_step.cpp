@@ -1,10 +1,10 @@
 // llama_step: decode steps of branches that share a prompt, by llama.cpp, on request.
-//   llama_step --model FILE.gguf [--threads N] [--tokens N] [--branches N] [--flash 0|1] [--load
-//   mmap|none]
-//              [--cpu-clock] [--label TEXT] [--backends FOLDER]
+//   llama_step --model FILE.gguf [--threads N] [--tokens N] [--branches N] [--gpu] [--flash 0|1]
+//              [--argmax host|device] [--load mmap|none] [--cpu-clock] [--label TEXT]
+//              [--backends FOLDER]
 // Speaks the line protocol of bench/peer.h. Branches are sequences that share the prompt's cells of
 // one unified KV cache (llama_memory_seq_cp); a step is one llama_decode of one token a branch, and
-// the argmax of each branch's logits.
+// the argmax of each branch's logits. --gpu: all layers there, with --flash 1 --argmax device.
 #include <time.h>
 
 #include <algorithm>
@@ -33,6 +33,8 @@ struct Options {
   int branches = 16;
   bool flash =
       false;  // measured: on the CPU three times slower with 16 branches, and no faster with one
+  bool gpu = false;
+  bool argmax_on_device = false;  // by samplers in the graph: rows of logits stay there
   bool cpu_clock = false;
 };
 
@@ -53,7 +55,8 @@ class Peer {
     if (!options.backends.empty()) ggml_backend_load_all_from_path(options.backends.c_str());
     llama_backend_init();
     llama_model_params model_params = llama_model_default_params();
-    model_params.n_gpu_layers = 0;
+    if (options.gpu && !llama_supports_gpu_offload()) fail("--gpu: llama.cpp finds none");
+    model_params.n_gpu_layers = options.gpu ? -1 : 0;
     model_params.load_mode = llama_load_mode_from_str(options.load.c_str());
     model_ = llama_model_load_from_file(options.model.c_str(), model_params);
     if (model_ == nullptr) fail(options.model + ": cannot be loaded");
@@ -102,19 +105,30 @@ class Peer {
   void steps(int branches, int count, std::vector<double>& ms, std::vector<llama_token>& tokens) {
     llama_memory_t memory = llama_get_memory(context_);
     for (int b = 1; b <= branches; ++b) llama_memory_seq_cp(memory, 0, b, -1, -1);
+    std::vector<llama_sampler*> samplers;
+    for (int b = 1; b <= branches && options_.argmax_on_device; ++b) {
+      samplers.push_back(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+      llama_sampler_chain_add(samplers.back(), llama_sampler_init_greedy());
+      if (!llama_set_sampler(context_, b, samplers.back())) fail("no argmax on this device");
+    }
     std::vector<llama_token> next(static_cast<std::size_t>(branches), first_);
     tokens.assign(1, first_);
+    const int warm_up = options_.gpu ? 4 : 1;  // a GPU's kernels are recorded in its first steps
     double before = now_ms(options_);
-    for (int step = 0; step <= count; ++step) {  // the first is a warm-up
+    for (int step = 0; step < warm_up + count; ++step) {
       batch_.n_tokens = 0;
       for (int b = 0; b < branches; ++b)
         add(next[static_cast<std::size_t>(b)], length_ + step, b + 1, true);
       decode();
       for (int b = 0; b < branches; ++b) next[static_cast<std::size_t>(b)] = argmax(b);
       const double now = now_ms(options_);
-      if (step > 0) ms.push_back(now - before);
+      if (step >= warm_up) ms.push_back(now - before);
       before = now;
       tokens.push_back(next[0]);
+    }
+    for (std::size_t i = 0; i < samplers.size(); ++i) {
+      llama_set_sampler(context_, static_cast<llama_seq_id>(i + 1), nullptr);
+      llama_sampler_free(samplers[i]);
     }
     for (int b = 1; b <= branches; ++b) llama_memory_seq_rm(memory, b, -1, -1);
   }
@@ -275,6 +289,8 @@ class Peer {
     }
   }
   llama_token argmax(int row) {
+    const llama_token sampled = llama_get_sampled_token_ith(context_, row);
+    if (sampled != LLAMA_TOKEN_NULL) return sampled;
     const float* logits = llama_get_logits_ith(context_, row);
     return static_cast<llama_token>(std::max_element(logits, logits + vocab_) - logits);
   }
@@ -302,6 +318,10 @@ Options parse(int argc, char** argv) {
       options.cpu_clock = true;
       continue;
     }
+    if (flag == "--gpu") {
+      options.gpu = options.flash = options.argmax_on_device = true;
+      continue;
+    }
     if (i + 1 == argc) fail(flag + ": has no value");
     const char* value = argv[++i];
     if (flag == "--model")
@@ -316,6 +336,8 @@ Options parse(int argc, char** argv) {
       options.branches = std::atoi(value);
     else if (flag == "--flash")
       options.flash = std::atoi(value) != 0;
+    else if (flag == "--argmax")
+      options.argmax_on_device = std::strcmp(value, "device") == 0;
     else if (flag == "--load")
       options.load = value;
     else if (flag == "--backends")
@@ -343,8 +365,9 @@ int main(int argc, char** argv) {
     words >> command;
     if (command == "hello") {
       std::string file = options.model.substr(options.model.rfind('/') + 1);
-      std::printf("llama.cpp %s %s threads=%d flash=%d load=%s |%s\n", options.label.c_str(),
-                  file.c_str(), options.threads, options.flash, options.load.c_str(),
+      std::printf("llama.cpp %s %s threads=%d gpu=%d flash=%d argmax=%s load=%s |%s\n",
+                  options.label.c_str(), file.c_str(), options.threads, options.gpu, options.flash,
+                  options.argmax_on_device ? "device" : "host", options.load.c_str(),
                   llama_print_system_info());
     } else if (command == "prefill") {
       std::vector<llama_token> tokens;

@@ -9,10 +9,12 @@
 # compiled here with the system's compiler for this machine (-march=native) and once more for AVX2 alone;
 # prebuilt libraries are slower in batches. Of WEIGHTS q8_0, q4_0 and q4_k are files that llama.cpp's own
 # quantizer writes, and both read the same one; for these BUILDS may have no-amx: where a process may not use
-# AMX's products of bytes, llama.cpp's native build ends with an illegal instruction. Nothing of it is kept in this repository.
+# AMX's products of bytes, llama.cpp's native build ends with an illegal instruction. BUILDS=cuda, on a GPU
+# whose nvcc is on the PATH or is CUDACXX: both engines there, llama.cpp with all layers, flash attention and
+# its argmax on the GPU. Nothing of it is kept in this repository.
 #
 # Settings, by environment: SHAPES="250m 1.1b"  THREADS="1 2"  BUILDS="native avx2"  WEIGHTS="bf16 f16"
-#   PROMPTS="512 8192"  BRANCHES=1,4,8,16  TRIALS=16  STEPS=8  QUIET=0 (dendrite-bench decode --help)
+#   PROMPTS="512 8192"  BRANCHES=1,4,8,16 (the most last)  TRIALS=16  STEPS=8  QUIET=0 (dendrite-bench decode --help)
 #   SEARCHES="tree-vs-linear mcts" (the same searches on both engines; "" for none)
 set -eu
 
@@ -65,6 +67,13 @@ case " $BUILDS " in
     ninja -C "$work/no-amx" -j "$jobs" ggml-cpu >> "$work/no-amx.log"
     ;;
 esac
+case " $BUILDS " in
+  *" cuda "*)
+    mkdir -p "$work/cuda"
+    configure cuda -DGGML_NATIVE=ON -DGGML_CUDA=ON
+    ninja -C "$work/cuda" -j "$jobs" ggml >> "$work/cuda.log"
+    ;;
+esac
 for program in llama_step quantize; do
   c++ -std=c++17 -O2 -Wall -Wextra -I "$work/llama.cpp/include" -I "$work/llama.cpp/ggml/include" \
     "$here/$program.cpp" -o "$work/$program" -L "$work/native/bin" -lllama -lggml -lggml-base \
@@ -91,12 +100,14 @@ for shape in $SHAPES; do
     libraries=$work/native/bin
     [ "$variant" = native ] || libraries=$work/$variant/bin:$libraries
     [ "$variant" = avx2 ] && kernels="--kernels avx2"
+    gpu=""
+    [ "$variant" = cuda ] && gpu=--gpu kernels="--device cuda"
     for threads in $THREADS; do
       clock=""
-      [ "$threads" = 1 ] && clock=--cpu-clock
+      [ "$threads" = 1 ] && [ -z "$gpu" ] && clock=--cpu-clock
       for type in $WEIGHTS; do
         peer="exec env LD_LIBRARY_PATH=$libraries $work/llama_step --model $work/$shape/model-$type.gguf"
-        peer="$peer --threads $threads $clock --label $release-$variant"
+        peer="$peer --threads $threads $clock $gpu --label $release-$variant"
         model=$work/$shape
         case $type in q*) model=$work/$shape/model-$type.gguf ;; esac
         for prompt in $PROMPTS; do
@@ -105,7 +116,7 @@ for shape in $SHAPES; do
           # shellcheck disable=SC2086
           "$bench" decode --model "$model" --threads "$threads" $kernels $clock --quiet "$QUIET" \
             --branches "$BRANCHES" --prompt-length "$prompt" --output-length "$STEPS" \
-            --trials "$TRIALS" --peer "$peer --branches 16 --tokens $((prompt + 1024))" --json "$part"
+            --trials "$TRIALS" --peer "$peer --branches ${BRANCHES##*,} --tokens $((prompt + 1024))" --json "$part"
           cat "$part" >> "$file"
         done
         for search in $SEARCHES; do
