@@ -52,6 +52,12 @@ void check_range(const char* op, const char* what, std::int64_t begin, std::int6
                "), expected some of [0, " + std::to_string(count) + ")");
 }
 
+/// Heads of so many columns, which begin `step` apart.
+void check_heads(const char* op, const char* what, const Tensor& tensor, std::int64_t heads,
+                 std::int64_t step, std::int64_t cols) {
+  check_range(op, what, 0, (heads - 1) * step + cols, tensor.cols);
+}
+
 /// A run of a recurrence over stores of this shape.
 void check_run(const char* op, const RecurrencePlan& plan, const RecurrencePlan::Run& run,
                const StateShape& shape) {
@@ -191,19 +197,17 @@ void check_head_products(const HeadProducts& args) {
     check_size(kOp, "cols of a weight", weight->cols(), first.cols());
   }
   check_size(kOp, "rows of out", args.out.rows, args.x.rows);
-  const std::int64_t last = std::ssize(args.weights) - 1;
-  check_range(kOp, "columns of heads in out", 0, last * args.out_step + first.rows(),
-              args.out.cols);
-  check_range(kOp, "columns of heads in x", 0, last * args.x_step + first.cols(), args.x.cols);
+  const std::int64_t heads = std::ssize(args.weights);
+  check_heads(kOp, "columns of heads in out", args.out, heads, args.out_step, first.rows());
+  check_heads(kOp, "columns of heads in x", args.x, heads, args.x_step, first.cols());
 }
 
 void check_copy_heads(const HeadCopies& args) {
   constexpr const char* kOp = "copy_heads";
   check_count(kOp, args.heads);
   check_size(kOp, "rows of out", args.out.rows, args.x.rows);
-  const std::int64_t last = args.heads - 1;
-  check_range(kOp, "columns of heads in out", 0, last * args.out_step + args.cols, args.out.cols);
-  check_range(kOp, "columns of heads in x", 0, last * args.x_step + args.cols, args.x.cols);
+  check_heads(kOp, "columns of heads in out", args.out, args.heads, args.out_step, args.cols);
+  check_heads(kOp, "columns of heads in x", args.x, args.heads, args.x_step, args.cols);
 }
 
 void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32_t> rows) {

@@ -15,7 +15,7 @@
 #include "backend/cuda/experts/mixture.h"
 #include "backend/cuda/on_one_gpu.h"
 #include "backend/cuda/padded_inputs.h"
-#include "backend/cuda/products/few_rows_check.h"
+#include "backend/cuda/pass_bytes.h"
 #include "backend/cuda/products/head_products.h"
 #include "backend/cuda/products/matmul_f32.h"
 #include "backend/cuda/products/product_inputs.h"
@@ -95,7 +95,9 @@ class CudaBackend final : public Backend {
 
   DeviceMemory memory() const override { return device_.memory(); }
   bool takes_pages_at_once() const override { return true; }
-  std::int64_t pass_bytes(const PassSizes& sizes) const override;
+  std::int64_t pass_bytes(const PassSizes& sizes) const override {
+    return cuda::pass_bytes(sizes, multiplies_bf16());
+  }
   std::unique_ptr<Buffer> make_buffer(std::int64_t count) override {
     const DeviceScope here = device_.scope();
     check_count("make_buffer", count);
@@ -393,29 +395,6 @@ PassKind CudaBackend::pass_kind(const KvShape& kv) const {
   return kind;
 }
 
-/// The parts that grow with the model, then what the driver takes for itself.
-std::int64_t CudaBackend::pass_bytes(const PassSizes& sizes) const {
-  // Partial results of a row: one a super-block, or those of tree_plan.h.
-  std::int64_t super_blocks = 0;
-  for (std::int64_t at = 0; at < sizes.positions; at = super_block_end(at)) ++super_blocks;
-  if (multiplies_bf16()) {  // a group each, and the runs of the last one
-    super_blocks = sizes.positions / kGroupTokens + kGroupTokens / kRunTokens;
-  }
-  const std::int64_t states =
-      4 * attention_state_floats(super_blocks, sizes.max_rows, sizes.heads, sizes.head_dim);
-  const std::int64_t check = FewRowsCheck::most_bytes(sizes.tallest, sizes.widest);
-  // Recordings: a dozen kernels a layer, for every pair of padded sizes. What a kernel takes in a
-  // graph is no more than this: its arguments, at most 4 KB, and what surrounds them.
-  constexpr std::int64_t kKernelBytes = 8 << 10;
-  constexpr auto kSizes = static_cast<std::int64_t>(kPaddedSizes.size());
-  const std::int64_t graphs = kSizes * (kSizes + 1) / 2 * 12 * (sizes.layers + 1) * kKernelBytes;
-  const std::int64_t kept_logits = 64 * sizes.vocab * 4;  // Readout::kept_tensor
-  // Kernels are loaded when they are first launched, cuBLASLt's too; arrays of passes.
-  constexpr std::int64_t kDriverBytes = std::int64_t{384} << 20;
-  const std::int64_t angles = sizes.positions * sizes.head_dim * 4;  // of moves, once they are used
-  return angles + states + states / 2 + check + graphs + kept_logits + kDriverBytes;
-}
-
 void CudaBackend::run_directly(const PassInputs& inputs, const PassOps& ops) {
   const Staging::Pass pass(staging_);
   timeline_.pass_begins();
@@ -432,8 +411,8 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
   rope_.declare(padded, arrays_);
   attention_.declare(padded, arrays_);
   declare_gather(padded, arrays_);
-  Passes::Key key{inputs.model, own(*inputs.kv).view(0).data, inputs.kv->shape().pages, rows,
-                  logit_rows};
+  Passes::Key key{inputs.model, own(inputs.kv->part(0)).view(0).data, inputs.kv->shape().pages,
+                  rows, logit_rows};
   if (inputs.recurrence != nullptr) {
     recurrence_.declare(arrays_);
     key.runs = recurrence_.runs();
