@@ -21,6 +21,8 @@ if(NOT CMAKE_CUDA_ARCHITECTURES)
 endif()
 # 9.0 has instructions of its own (hopper.cuh), which only its exact target may use.
 list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90-real$" "90a-real")
+# So have 12.0 and 12.1 (block_scaled_mma.cuh).
+list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^(120|121)-real$" "\\1a-real")
 enable_language(CUDA)
 if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 stops at C++17 for nvcc
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

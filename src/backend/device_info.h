@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace dendrite {
 
@@ -12,6 +13,7 @@ struct DeviceInfo {
   int threads = 0;
   /// What bits depend on besides the model: device kind, path, numerics, cuBLASLt's version.
   std::string numerics_key;
+  std::vector<std::string> warnings;  // what does not run as it should, one line each
 };
 
 /// Steps (a pass and its draws) as the device's own clock saw them.

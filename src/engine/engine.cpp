@@ -200,7 +200,9 @@ void fill_info(EngineCore& core, const Checkpoint& files, const EngineOptions& o
   info.available_kernels = cpu_kernel_paths();
   info.threads = device.threads;
   info.warnings = files.warnings();
-  info.warnings.insert(info.warnings.end(), model.warnings.begin(), model.warnings.end());
+  for (const auto& warnings : {model.warnings, device.warnings}) {
+    info.warnings.insert(info.warnings.end(), warnings.begin(), warnings.end());
+  }
   if (core.model != nullptr) {
     const std::string warning = warning_of(core.model->compatibility());
     if (!warning.empty()) info.warnings.push_back(warning);

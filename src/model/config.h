@@ -126,6 +126,7 @@ struct DecoderConfig {
   std::int64_t mtp_layers = 0;
   bool mtp_own_embedding = false;
   bool keeps_fp8_inputs = false;      // products with weights in FP8 may not round their inputs
+  bool rounds_block_inputs = false;   // those in MXFP8 and NVFP4 may, to the same
   std::vector<std::string> warnings;  // what was odd but usable, one line each
 
   bool is_recurrent(std::int64_t layer) const {

@@ -111,6 +111,58 @@ constexpr Method kMethods[] = {{"fp8", check_fp8},
                                {"awq", check_awq},
                                {"gptq", check_gptq}};
 
+/// Whether a layer's inputs are rounded as its weights are, MXFP8 or NVFP4; none where its weights
+/// are something else.
+std::optional<bool> rounds_inputs(const std::string& algorithm) {
+  if (algorithm == "W4A16_NVFP4") return false;
+  if (algorithm == "MXFP8" || algorithm == "NVFP4") return true;
+  return std::nullopt;
+}
+
+/// The same of a group of compressed-tensors.
+std::optional<bool> rounds_inputs(const JsonObject& group) {
+  const auto weights = group.find_object("weights");
+  if (!weights || weights->find_string("type") != "float") return std::nullopt;
+  const auto bits = weights->find_int("num_bits");
+  const auto size = weights->find_int("group_size");
+  const bool blocks = (bits == 8 && size == 32) || (bits == 4 && size == 16);
+  if (!blocks) return std::nullopt;
+  const auto inputs = group.find_object("input_activations");
+  return inputs && inputs->find_string("type") == "float" && inputs->find_int("num_bits") == bits &&
+         inputs->find_int("group_size") == size;
+}
+
+/// Whether some are, and none are not.
+class Votes {
+ public:
+  void add(std::optional<bool> rounds) {
+    if (rounds) (*rounds ? some_ : others_) = true;
+  }
+  bool all_round() const { return some_ && !others_; }
+
+ private:
+  bool some_ = false;
+  bool others_ = false;
+};
+
+void add_votes(const JsonObject& settings, Votes& votes) {
+  const auto groups = settings.find_object("config_groups");
+  const auto layers = settings.find_object("quantized_layers");
+  const auto algorithm = settings.find_string("quant_algo");
+  if (algorithm && algorithm != "MIXED_PRECISION") {
+    votes.add(rounds_inputs(*algorithm));
+  } else if (layers) {
+    for (const std::string_view name : layers->keys()) {
+      const auto of_layer = layers->require_object(name).find_string("quant_algo");
+      if (of_layer) votes.add(rounds_inputs(*of_layer));
+    }
+  } else if (groups) {
+    for (const std::string_view name : groups->keys()) {
+      votes.add(rounds_inputs(groups->require_object(name)));
+    }
+  }
+}
+
 void check_method(const JsonObject& config, const char* key) {
   const auto settings = config.find_object(key);
   if (!settings || settings->keys().empty()) return;
@@ -144,6 +196,14 @@ bool keeps_fp8_inputs(const JsonObject& config) {
     }
   }
   return false;
+}
+
+bool rounds_block_inputs(const JsonObject& config) {
+  Votes votes;
+  for (const char* key : {"quantization_config", "compression_config", "quantization"}) {
+    if (const auto settings = config.find_object(key)) add_votes(*settings, votes);
+  }
+  return votes.all_round();
 }
 
 void check_hf_quant_config(const JsonObject& root) {

@@ -217,6 +217,7 @@ DecoderConfig parse_config(std::string_view config_json,
   DecoderConfig config;
   config.model_type = whole.model_type;
   config.keeps_fp8_inputs = keeps_fp8_inputs(root) || keeps_fp8_inputs(json);
+  config.rounds_block_inputs = rounds_block_inputs(root) || rounds_block_inputs(json);
   config.activation.kind = family.activation;
   read_sizes(json, family, config);
   config.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", family.norm_eps, {0.0, 1.0}));
@@ -253,10 +254,12 @@ DecoderConfig parse_config(std::string_view config_json,
 }
 
 DecoderConfig load_config(const Checkpoint& checkpoint) {
+  bool rounds_inputs = false;
   if (const std::string name = "hf_quant_config.json"; checkpoint.has_text(name)) {
     const std::string text = checkpoint.text(name, kLimits.max_bytes);
-    check_hf_quant_config(
-        JsonDocument::parse(text, (checkpoint.path() / name).string(), kLimits).root());
+    const auto settings = JsonDocument::parse(text, (checkpoint.path() / name).string(), kLimits);
+    check_hf_quant_config(settings.root());
+    rounds_inputs = rounds_block_inputs(settings.root());
   }
   const std::string config = checkpoint.text("config.json", kLimits.max_bytes);
   std::optional<std::string> generation;
@@ -264,6 +267,7 @@ DecoderConfig load_config(const Checkpoint& checkpoint) {
     generation = checkpoint.text("generation_config.json", kLimits.max_bytes);
   }
   DecoderConfig out = parse_config(config, generation, checkpoint.path().string());
+  out.rounds_block_inputs = out.rounds_block_inputs || rounds_inputs;
   read_rope_factors(checkpoint, out);
   return out;
 }

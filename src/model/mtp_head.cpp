@@ -260,7 +260,7 @@ std::unique_ptr<MtpHead> load_mtp_head(const Checkpoint& checkpoint, const Decod
   }
   WeightSource source(options.dummy_weights ? Walk::kRandom : Walk::kRead,
                       options.dummy_weights ? nullptr : &checkpoint, backend,
-                      config.keeps_fp8_inputs);
+                      config.keeps_fp8_inputs, config.rounds_block_inputs);
   return std::make_unique<MtpHead>(config, read_all(source, config), model, backend, options,
                                    page_tokens);
 }

@@ -217,7 +217,8 @@ void check_weights(const Checkpoint& checkpoint, const DecoderConfig& config, Ba
 
 Compatibility judge_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
                             Backend& backend) {
-  WeightSource judge(WeightSource::Walk::kJudge, &checkpoint, backend, config.keeps_fp8_inputs);
+  WeightSource judge(WeightSource::Walk::kJudge, &checkpoint, backend, config.keeps_fp8_inputs,
+                     config.rounds_block_inputs);
   return read_all(judge, config).compatibility;
 }
 
@@ -226,7 +227,8 @@ DecoderWeights load_weights(const Checkpoint& checkpoint, const DecoderConfig& c
   // A missing or misshapen tensor is found before gigabytes of others have been packed.
   check_weights(checkpoint, config, backend);
   check_split(config, backend.ranks());
-  WeightSource source(WeightSource::Walk::kRead, &checkpoint, backend, config.keeps_fp8_inputs);
+  WeightSource source(WeightSource::Walk::kRead, &checkpoint, backend, config.keeps_fp8_inputs,
+                      config.rounds_block_inputs);
   return read_all(source, config);
 }
 

@@ -43,6 +43,8 @@ struct StoredMatrix {
   Companion whole{};                  // one number for all of it, beside scales
   const std::byte* groups = nullptr;  // i32 [cols]: whose scale a column takes; null: by its place
   bool as_plain = false;              // to be multiplied as if it were stored as plain numbers
+  bool rounds_inputs = false;         // made for inputs that are rounded to its format, too
+  Companion input_whole{};  // the same as `whole`, of such inputs; none where the file says none
 
   const std::byte* row(std::int64_t i) const { return data + i * stride; }
 };

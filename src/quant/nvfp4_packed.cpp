@@ -13,8 +13,13 @@ namespace {
 /// It and a scale make one number of f32 first.
 class Nvfp4PackedFormat final : public E2M1Format {
  public:
-  Nvfp4PackedFormat(std::string_view packed, std::string_view whole, bool divides)
-      : E2M1Format("nvfp4", 16), packed_(packed), whole_(whole), divides_(divides) {}
+  Nvfp4PackedFormat(std::string_view packed, std::string_view whole, std::string_view input_whole,
+                    bool divides)
+      : E2M1Format("nvfp4", 16),
+        packed_(packed),
+        whole_(whole),
+        input_whole_(input_whole),
+        divides_(divides) {}
 
   std::optional<StoredMatrix> find(const TensorSource& source, std::string_view name,
                                    std::int64_t rows, std::int64_t cols) const override {
@@ -23,6 +28,10 @@ class Nvfp4PackedFormat final : public E2M1Format {
     StoredMatrix matrix = matrix_of(*tensors, e4m3_scales(), rows, cols);
     matrix.whole = find_whole(source, std::string(name) + std::string(whole_), *tensors->data);
     refuse_scaled_inputs(source, name);
+    const std::string inputs = beside(name, input_whole_);
+    if (source.find(inputs) != nullptr) {
+      matrix.input_whole = find_whole(source, inputs, *tensors->data);
+    }
     return matrix;
   }
 
@@ -41,12 +50,16 @@ class Nvfp4PackedFormat final : public E2M1Format {
     return {&format, tensor->data, 1, 1};
   }
 
+  /// The name of what goes with "x.weight": "x." and the other's; else empty.
+  static std::string beside(std::string_view name, std::string_view other) {
+    constexpr std::string_view kWeight = "weight";
+    if (!name.ends_with(kWeight)) return {};
+    return std::string(name.substr(0, name.size() - kWeight.size())) + std::string(other);
+  }
+
   /// AWQ's factors of what comes in.
   static void refuse_scaled_inputs(const TensorSource& source, std::string_view name) {
-    constexpr std::string_view kWeight = "weight";
-    if (!name.ends_with(kWeight)) return;
-    const std::string factors =
-        std::string(name.substr(0, name.size() - kWeight.size())) + "pre_quant_scale";
+    const std::string factors = beside(name, "pre_quant_scale");
     if (const TensorInfo* const tensor = source.find(factors)) {
       throw Error(std::string(tensor->file) + ": tensor \"" + factors +
                   "\" is not supported; expected NVFP4 without factors of its inputs");
@@ -65,19 +78,19 @@ class Nvfp4PackedFormat final : public E2M1Format {
     for (float& scale : scales) scale = divides_ ? scale / whole : scale * whole;
   }
 
-  std::string_view packed_, whole_;
+  std::string_view packed_, whole_, input_whole_;
   bool divides_;
 };
 
 }  // namespace
 
 const Format& nvfp4_packed_format() {
-  static const Nvfp4PackedFormat format("_packed", "_global_scale", true);
+  static const Nvfp4PackedFormat format("_packed", "_global_scale", "input_global_scale", true);
   return format;
 }
 
 const Format& nvfp4_modelopt_format() {
-  static const Nvfp4PackedFormat format("", "_scale_2", false);
+  static const Nvfp4PackedFormat format("", "_scale_2", "input_scale", false);
   return format;
 }
 

@@ -325,7 +325,9 @@ TEST(LoadConfig, ReadsTheFilesOfAFolder) {
   EXPECT_ERROR(load(), "generation_config.json: is empty");
   temp.write("generation_config.json", "{}");
   temp.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
-  load();
+  EXPECT_FALSE(load().rounds_block_inputs);
+  temp.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4"}})");
+  EXPECT_TRUE(load().rounds_block_inputs);
   temp.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4_AWQ"}})");
   EXPECT_ERROR(load(), "hf_quant_config.json: key \"quantization.quant_algo\" is \"NVFP4_AWQ\"");
 }
@@ -372,6 +374,27 @@ TEST(QuantisedConfig, IsTakenWhereTheTensorsTellTheRest) {
   EXPECT_FALSE(parse_with("llama", {{"quantization_config", rounding}}).keeps_fp8_inputs);
   EXPECT_FALSE(parse_with("llama", {{"quantization_config", compressed("int-quantized", "int", 8)}})
                    .keeps_fp8_inputs);
+  const auto rounds_blocks = [](const Json& settings) {
+    return parse_with("llama", {{"quantization_config", settings}}).rounds_block_inputs;
+  };
+  Json blocks = compressed("nvfp4-pack-quantized", "float", 4);
+  EXPECT_FALSE(rounds_blocks(blocks));
+  Json& block_group = blocks["config_groups"]["group_0"];
+  block_group["weights"]["group_size"] = 16;
+  EXPECT_FALSE(rounds_blocks(blocks)) << "weights alone";
+  block_group["input_activations"] = {{"num_bits", 8}, {"type", "float"}};
+  EXPECT_FALSE(rounds_blocks(blocks)) << "to something else";
+  block_group["input_activations"] = {{"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
+  EXPECT_TRUE(rounds_blocks(blocks));
+  const auto modelopt = [](const char* algorithm) {
+    return Json{{"quant_method", "modelopt"}, {"quant_algo", algorithm}};
+  };
+  EXPECT_TRUE(rounds_blocks(modelopt("NVFP4")));
+  EXPECT_TRUE(rounds_blocks(modelopt("MXFP8")));
+  EXPECT_FALSE(rounds_blocks(modelopt("W4A16_NVFP4")));
+  EXPECT_FALSE(rounds_blocks(modelopt("FP8")));
+  EXPECT_TRUE(rounds_blocks(mixed("NVFP4")));
+  EXPECT_FALSE(rounds_blocks(mixed("W4A16_NVFP4")));
   Json groups = compressed("mixed-precision", "float", 8);
   groups["config_groups"]["group_0"]["format"] = "float-quantized";
   takes(groups);

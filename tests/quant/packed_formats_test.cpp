@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "dendrite/error.h"
 #include "quant/formats.h"
@@ -174,6 +175,27 @@ TEST(E2M1Format, RefusesFactorsOfInputsAndOtherScales) {
   EXPECT_EQ(error_of(packed),
             "x.file: tensor \"a.weight_scale\" is stored as F16, expected F8_E4M3 (NVFP4), or "
             "F8_E8M0 or U8 (MXFP4)");
+}
+
+TEST(E2M1Format, FindsTheNumberOfInputsWhereThereIsOne) {
+  for (const bool modelopt : {false, true}) {
+    PackedMatrix packed =
+        test::Packer().pack(modelopt ? "nvfp4_modelopt" : "nvfp4", "a.weight", kRows, kCols);
+    const auto number = [&]() -> float {
+      const Tensors tensors = tensors_of(packed);
+      const Companion inputs = find_matrix(tensors, "a.weight", kRows, kCols)->input_whole;
+      float value = -1;
+      if (inputs.format != nullptr) inputs.widen(0, 0, {&value, 1});
+      return value;
+    };
+    EXPECT_EQ(number(), -1);
+    const float scale = 0.25F;
+    std::vector<std::byte> bytes(sizeof scale);
+    std::memcpy(bytes.data(), &scale, sizeof scale);
+    packed.tensors.push_back(
+        {modelopt ? "a.input_scale" : "a.input_global_scale", "F32", {}, bytes});
+    EXPECT_EQ(number(), scale);
+  }
 }
 
 TEST(Int8Format, RefusesZeroPoints) {

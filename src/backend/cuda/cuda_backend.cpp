@@ -127,10 +127,14 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     const DeviceScope here = device_.scope();
     if (auto scaled = E4m3Products::pack(device_, parts, numerics_)) {
-      constexpr const char* kInputs = "/e4m3_inputs";
-      if (!info_.numerics_key.ends_with(kInputs)) info_.numerics_key += kInputs;
+      note_inputs("/e4m3_inputs");
       return scaled;
     }
+    if (auto scaled = block_scaled_.pack(parts, numerics_)) {
+      note_inputs("/block_scaled_inputs");
+      return scaled;
+    }
+    info_.warnings = block_scaled_.warnings();
     if (auto packed = PackedProducts::pack(device_, parts, numerics_)) {
       products_.expect_packed();
       return packed;
@@ -138,7 +142,8 @@ class CudaBackend final : public Backend {
     return pack_weight(device_, parts, numerics_);
   }
   bool rounds_inputs(const StoredMatrix& matrix) const override {
-    return E4m3Products::takes(device_, matrix, numerics_);
+    return E4m3Products::takes(device_, matrix, numerics_) ||
+           block_scaled_.takes(matrix, numerics_);
   }
   std::unique_ptr<Weight> random_weight(std::int64_t rows, std::int64_t cols, DType number,
                                         std::uint64_t seed) override {
@@ -179,7 +184,8 @@ class CudaBackend final : public Backend {
       product.in = inputs_.round(x, own(weight));
       product.epilogue = add ? Epilogue::kAdd : Epilogue::kStore;
       product.out = out;
-      products_.run(product, {.codes = inputs_.codes(own(weight), x.rows)});
+      products_.run(product, {.codes = inputs_.codes(own(weight), x.rows),
+                              .blocks = inputs_.blocks(own(weight), x.rows)});
       return;
     }
     launch_matmul_f32(out, x, own(weight), bias, add, device_.stream());
@@ -318,6 +324,10 @@ class CudaBackend final : public Backend {
   void product(const Product& args) override;
 
  private:
+  /// In the numerics key: that inputs of some products are rounded so.
+  void note_inputs(const char* how) {
+    if (!info_.numerics_key.ends_with(how)) info_.numerics_key += how;
+  }
   bool multiplies_bf16() const { return numerics_.product == ComputeFormat::kBF16; }
   /// Whether attention of a pass runs on tensor cores, so that all of it may be recorded.
   bool takes_tree_attention(const PassInputs& inputs) const {
@@ -335,6 +345,7 @@ class CudaBackend final : public Backend {
   bool host_tables_;
   Staging staging_;
   Products products_;
+  BlockScaledProducts block_scaled_{device_};
   Timeline timeline_;
   MoveClock move_clock_;
   CudaSampler sampler_;
@@ -450,6 +461,7 @@ void CudaBackend::product(const Product& args) {
   }
   Products::Staged staged;
   staged.codes = inputs_.codes(own(*args.weight), args.out.rows);
+  staged.blocks = inputs_.blocks(own(*args.weight), args.out.rows);
   if (!product.gather.empty()) staged.gather = staging_.stage(product.gather);
   RopeArguments rope;
   if (args.rope != nullptr) {

@@ -136,6 +136,7 @@ std::unique_ptr<Weight> WeightSource::matrix(const std::vector<Part>& parts, std
     }
     for (StoredMatrix& matrix : matrices) {
       matrix.as_plain = keeps_fp8_inputs_ && matrix.format->name() == "fp8";
+      matrix.rounds_inputs = rounds_block_inputs_;
     }
     if (walk_ != Walk::kCheck && !norms.before.empty()) judge(matrices, norms);
     if (walk_ != Walk::kRead) return nullptr;

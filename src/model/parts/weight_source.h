@@ -41,13 +41,14 @@ class WeightSource {
   enum class Walk : std::uint8_t { kCheck, kJudge, kRead, kRandom };
 
   /// `checkpoint`: null for Walk::kRandom. keeps_fp8_inputs: products with weights in FP8 are as if
-  /// these were plain.
+  /// these were plain. rounds_block_inputs: see StoredMatrix::rounds_inputs.
   WeightSource(Walk walk, const Checkpoint* checkpoint, Backend& backend,
-               bool keeps_fp8_inputs = false)
+               bool keeps_fp8_inputs = false, bool rounds_block_inputs = false)
       : walk_(walk),
         checkpoint_(checkpoint),
         backend_(backend),
-        keeps_fp8_inputs_(keeps_fp8_inputs) {}
+        keeps_fp8_inputs_(keeps_fp8_inputs),
+        rounds_block_inputs_(rounds_block_inputs) {}
 
   /// Of a tensor's rows, as they are stored: so many of `all`, from this one on.
   struct Range {
@@ -104,6 +105,7 @@ class WeightSource {
   const Checkpoint* checkpoint_;
   Backend& backend_;
   bool keeps_fp8_inputs_;
+  bool rounds_block_inputs_;
   std::uint64_t seed_ = 0;
   std::int64_t parameters_ = 0;
   std::set<std::pair<std::string, std::int64_t>>

@@ -27,6 +27,14 @@ class ProductInputs {
     codes.data = codes_.data();
     return codes;
   }
+  /// The same with a block-scaled weight.
+  BlockScaledRows blocks(const CudaWeight& weight, std::int64_t rows) {
+    if (weight.block_scales() == nullptr) return {};
+    BlockScaledRows blocks{nullptr, rows, weight.cols(), weight.block_scales()->format};
+    codes_.grow(blocks.size_bytes());
+    blocks.data = codes_.data();
+    return blocks;
+  }
 
  private:
   const Device& device_;

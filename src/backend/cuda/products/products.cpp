@@ -1,4 +1,5 @@
 #include "backend/cuda/products/products.h"
+#include "backend/cuda/products/block_scaled_rows.h"
 #include "backend/cuda/products/rounded.h"
 
 #include <algorithm>
@@ -70,7 +71,15 @@ void Products::round_inputs(const Product& product, const Staged& staged) {
   const CudaWeight& weight = own(product.weight);
   Tensor x = product.x;
   x.rows = product.out.rows;
-  if (weight.scales() == nullptr) {
+  if (const BlockScales* const scales = weight.block_scales()) {
+    if (product.norm != nullptr) {
+      launch_block_scaled_norm_rows(staged.blocks, scales->input_factor, x, staged.gather,
+                                    product.norm, product.norm_eps, device_.stream());
+    } else {
+      launch_block_scaled_rows(staged.blocks, scales->input_factor, product.in.data, weight.ld(),
+                               device_.stream());
+    }
+  } else if (weight.scales() == nullptr) {
     if (product.norm == nullptr) return;
     launch_norm_rows(product.in.data, weight.ld(), x, staged.gather, product.norm, product.norm_eps,
                      device_.stream());
@@ -102,13 +111,17 @@ void Products::run(const Product& product, const Staged& staged) {
     few.rope = std::exchange(rope, nullptr);
   };
   bool silu_apart = false;
-  if (weight.scales() != nullptr) {
-    silu_apart = silu && !joins_silu(product);
-    if (silu_apart) {
-      few.epilogue = Epilogue::kStore;
-      few.out = product.out.data;
-      few.out_stride = product.out.stride;
-    }
+  const auto part_silu = [&] {
+    silu_apart = true;
+    few.epilogue = Epilogue::kStore;
+    few.out = product.out.data;
+    few.out_stride = product.out.stride;
+  };
+  if (weight.block_scales() != nullptr) {
+    if (silu) part_silu();
+    launch_block_scaled(few, staged.blocks, device_.stream());
+  } else if (weight.scales() != nullptr) {
+    if (silu && !joins_silu(product)) part_silu();
     if (rope != nullptr && E4m3Products::rotates(weight, *rope, rows)) join_rope();
     e4m3_.launch(few, staged.codes);
   } else if (takes_skinny(product)) {

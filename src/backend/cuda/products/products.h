@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "backend/cuda/base/device.h"
+#include "backend/cuda/products/block_scaled_products.h"
 #include "backend/cuda/products/e4m3_products.h"
 #include "backend/cuda/products/few_rows.h"
 #include "backend/cuda/products/few_rows_check.h"
@@ -35,13 +36,15 @@ class Products {
     const std::int32_t* gather = nullptr;
     const RopeArguments* rope = nullptr;  // kRope
     E4m3Rows codes;                       // of weights in E4M3: memory for what goes in
+    BlockScaledRows blocks;               // the same of block-scaled ones
   };
   /// Requires: bf16 rows as input, those of weight->input(), and so is `act`; takes_norm where
   /// there is a norm. The one place where a kernel is chosen.
   void run(const Product& product, const Staged& staged);
 
  private:
-  /// Norms them, if there is a norm, and rounds those of weights in E4M3 to that.
+  /// Norms them, if there is a norm, and rounds those of weights in E4M3 and of block-scaled ones
+  /// to that.
   void round_inputs(const Product& product, const Staged& staged);
   bool takes_skinny(const Product& product) const;
   /// Whether the check lets its kernel have the product, but for the number of its rows.

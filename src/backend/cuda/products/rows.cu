@@ -6,6 +6,7 @@
 #include "backend/cuda/base/activations.cuh"
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
+#include "backend/cuda/products/block_scaled_numbers.h"
 #include "backend/cuda/products/e4m3_rows.h"
 #include "backend/cuda/products/packed_kernels.h"
 #include "backend/cuda/products/rows.h"
@@ -22,6 +23,29 @@ struct PlainMatrix {
 
   __device__ float value(std::int64_t row, std::int64_t i) const {
     return widen(data[row * ld + i]);
+  }
+};
+
+template <BlockFormat kFormat>
+struct BlockMatrix {
+  using Traits = BlockTraits<kFormat>;
+  const std::uint32_t* data;
+  BlockWeightLayout<kFormat> layout;
+  const float* factors;  // of rows; or null
+
+  __device__ float value(std::int64_t row, std::int64_t i) const {
+    const std::int64_t tile = i / Traits::kTile;
+    const int column = static_cast<int>(i % Traits::kTile);
+    const int at = weight_word_at<kFormat>(static_cast<int>(row % Traits::kTileRows),
+                                           column / Traits::kWordColumns);
+    const std::uint32_t codes = data[layout.words_at(row, tile) + at];
+    const int group = column / Traits::kGroup;
+    const std::uint32_t scales = data[layout.scales_at(row, tile) + group / 4];
+    constexpr int kBits = 32 / Traits::kWordColumns;
+    const float code =
+        code_number<kFormat>(codes >> column % Traits::kWordColumns * kBits & ((1u << kBits) - 1));
+    const float scale = scale_number<kFormat>(scales >> group % 4 * 8 & 255u);
+    return widen(narrow<bf16>((factors != nullptr ? scale * factors[row] : scale) * code));
   }
 };
 
@@ -152,6 +176,17 @@ void launch_embed(Tensor out, const std::int32_t* tokens, const std::int32_t* dr
     embed_kernel<<<static_cast<unsigned>(out.rows), kThreads, 0, stream>>>(
         out.data, out.stride, tokens, drawn, matrix, out.cols);
   };
+  if (const BlockScales* scales = weight.block_scales()) {
+    const auto launch_blocks = [&]<BlockFormat kFormat>() {
+      launch(BlockMatrix<kFormat>{reinterpret_cast<const std::uint32_t*>(weight.data()),
+                                  {weight.rows(), weight.cols()},
+                                  reinterpret_cast<const float*>(scales->factors.data())});
+    };
+    if (scales->format == BlockFormat::kMxfp8) {
+      return launch_blocks.template operator()<BlockFormat::kMxfp8>();
+    }
+    return launch_blocks.template operator()<BlockFormat::kNvfp4>();
+  }
   if (const WeightScales* scales = weight.scales()) {
     return launch(E4m3Matrix{reinterpret_cast<const __nv_fp8_e4m3*>(weight.data()), weight.cols(),
                              scales->data(), scales->squares ? weight.rows() / 8 : 0});

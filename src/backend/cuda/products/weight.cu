@@ -115,6 +115,15 @@ CudaWeight::CudaWeight(std::int64_t rows, std::int64_t cols, WeightScales scales
       scales_(std::move(scales)),
       memory_(std::move(codes)) {}
 
+CudaWeight::CudaWeight(std::int64_t rows, std::int64_t cols, BlockScales scales, Memory tiles)
+    : rows_(rows),
+      cols_(cols),
+      ld_(cols),
+      dtype_(DType::kBF16),
+      takes_bf16_(true),
+      block_scales_(std::move(scales)),
+      memory_(std::move(tiles)) {}
+
 Rows CudaWeight::input(Tensor scratch) const {
   if (!takes_bf16_) return scratch;
   return {scratch.data, RowFormat::kBF16, scratch.rows, cols_, ld_};

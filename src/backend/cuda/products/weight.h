@@ -5,6 +5,7 @@
 #include <span>
 
 #include "backend/cuda/base/device.h"
+#include "backend/cuda/products/block_scaled.h"
 #include "backend/numerics.h"
 #include "backend/weight.h"
 #include "quant/format.h"
@@ -32,23 +33,34 @@ struct WeightScales {
   std::int64_t size_bytes() const { return values.size_bytes() + blocks.size_bytes(); }
 };
 
+/// Of a block-scaled weight, whose tiles are BlockWeightLayout's.
+struct BlockScales {
+  BlockFormat format = BlockFormat::kMxfp8;
+  Memory factors;          // of NVFP4, f32: what the scales of each row are multiplied with
+  float input_factor = 1;  // the same of its inputs
+};
+
 /// A matrix [rows, cols]. Plain: row-major, rows of `ld` values: cols rounded up to 8, zero-padded,
 /// so that every row begins on 16 bytes. Or packed, which products read as if it was bf16. Or codes
-/// of E4M3 with scales, row-major, whose products round their inputs to E4M3, too.
+/// of E4M3 with scales, row-major, whose products round their inputs to E4M3, too. Or block-scaled,
+/// whose products round their inputs to its format.
 class CudaWeight final : public Weight {
  public:
   /// product: what products with it multiply.
   CudaWeight(std::int64_t rows, std::int64_t cols, DType dtype, ComputeFormat product);
   CudaWeight(std::int64_t rows, std::int64_t cols, const Packing& packing, Memory memory);
   CudaWeight(std::int64_t rows, std::int64_t cols, WeightScales scales, Memory codes);
+  CudaWeight(std::int64_t rows, std::int64_t cols, BlockScales scales, Memory tiles);
   std::int64_t rows() const override { return rows_; }
   std::int64_t cols() const override { return cols_; }
   DType dtype() const { return dtype_; }  // of one that is not plain: bf16
   const Packing* packed() const { return packing_ ? &*packing_ : nullptr; }
   const WeightScales* scales() const { return scales_ ? &*scales_ : nullptr; }
-  bool is_bf16() const { return !packing_ && !scales_ && dtype_ == DType::kBF16; }
+  const BlockScales* block_scales() const { return block_scales_ ? &*block_scales_ : nullptr; }
+  bool is_bf16() const { return !packing_ && !scales_ && !block_scales_ && dtype_ == DType::kBF16; }
   std::int64_t size_bytes() const override {
-    return memory_.size_bytes() + (scales_ ? scales_->size_bytes() : 0);
+    return memory_.size_bytes() + (scales_ ? scales_->size_bytes() : 0) +
+           (block_scales_ ? block_scales_->factors.size_bytes() : 0);
   }
   /// Where products compute in bf16, bf16 rows of ld() values, if pieces of four make up the row.
   Rows input(Tensor scratch) const override;
@@ -63,6 +75,7 @@ class CudaWeight final : public Weight {
   bool takes_bf16_;
   std::optional<Packing> packing_;
   std::optional<WeightScales> scales_;
+  std::optional<BlockScales> block_scales_;
   Memory memory_;
 };
 
