@@ -127,16 +127,17 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Weight> pack(std::span<const StoredMatrix> parts) override {
     const DeviceScope here = device_.scope();
     if (auto scaled = E4m3Products::pack(device_, parts, numerics_)) {
-      note_inputs("/e4m3_inputs");
+      note_numerics("/e4m3_inputs");
       return scaled;
     }
     if (auto scaled = block_scaled_.pack(parts, numerics_)) {
-      note_inputs("/block_scaled_inputs");
+      note_numerics("/block_scaled_inputs");
       return scaled;
     }
     info_.warnings = block_scaled_.warnings();
     if (auto packed = PackedProducts::pack(device_, parts, numerics_)) {
-      products_.expect_packed();
+      products_.expect_packed(*packed);
+      note_numerics("/packed_tiles");
       return packed;
     }
     return pack_weight(device_, parts, numerics_);
@@ -324,9 +325,9 @@ class CudaBackend final : public Backend {
   void product(const Product& args) override;
 
  private:
-  /// In the numerics key: that inputs of some products are rounded so.
-  void note_inputs(const char* how) {
-    if (!info_.numerics_key.ends_with(how)) info_.numerics_key += how;
+  /// In the numerics key: how some products are computed.
+  void note_numerics(const char* how) {
+    if (info_.numerics_key.find(how) == std::string::npos) info_.numerics_key += how;
   }
   bool multiplies_bf16() const { return numerics_.product == ComputeFormat::kBF16; }
   /// Whether attention of a pass runs on tensor cores, so that all of it may be recorded.

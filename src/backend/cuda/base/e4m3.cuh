@@ -53,20 +53,21 @@ __device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b)
   return product;
 }
 
-/// The values of four codes of a vector of this scale in bf16, as two words.
-/// `factor`: e4m3_pair_factor(). NaN becomes 480 times the scale: see mark_nans().
-__device__ inline uint2 widen_four(std::uint32_t codes, std::uint32_t factor) {
-  uint2 words;
+/// The values of four codes in bf16, as two words: codes 0 and 1, 2 and 3. NaN becomes 480.
+__device__ inline uint2 widen_four(std::uint32_t codes) {
   // The exponent's bits to where bf16 has its own, whose bias is 120 more. Subnormal codes become
   // subnormal bf16, which are multiplied exactly, too.
   constexpr std::uint32_t kBias = 0x7b807b80u;  // 2^120
   const std::uint32_t low = __byte_perm(codes, 0, 0x1404);
   const std::uint32_t high = __byte_perm(codes, 0, 0x3424);
-  words.x = (low & 0x80008000u) | (low >> 4 & 0x07f007f0u);
-  words.y = (high & 0x80008000u) | (high >> 4 & 0x07f007f0u);
-  words.x = multiply_pairs(multiply_pairs(words.x, kBias), factor);
-  words.y = multiply_pairs(multiply_pairs(words.y, kBias), factor);
-  return words;
+  return make_uint2(multiply_pairs((low & 0x80008000u) | (low >> 4 & 0x07f007f0u), kBias),
+                    multiply_pairs((high & 0x80008000u) | (high >> 4 & 0x07f007f0u), kBias));
+}
+/// Those of a vector of this scale. `factor`: e4m3_pair_factor(). NaN becomes 480 times the scale:
+/// see mark_nans().
+__device__ inline uint2 widen_four(std::uint32_t codes, std::uint32_t factor) {
+  const uint2 words = widen_four(codes);
+  return make_uint2(multiply_pairs(words.x, factor), multiply_pairs(words.y, factor));
 }
 /// 2^(scale - 127) twice. Finite whatever the byte, so that codes that are zero stay so.
 __device__ inline std::uint32_t e4m3_pair_factor(std::uint32_t scale) {

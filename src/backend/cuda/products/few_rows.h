@@ -28,15 +28,4 @@ struct FewRowsProduct {
 /// shared memory.
 bool multiplies_tiles(const Device& device);
 
-/// Kernels that are to give the bits of cuBLASLt without split-K.
-class FewRowsKernel {
- public:
-  static constexpr std::int64_t kMostRows = 64;
-
-  virtual ~FewRowsKernel() = default;
-  /// Whether launch() may be tried with this weight.
-  virtual bool takes(const CudaWeight& weight) const = 0;
-  virtual void launch(const FewRowsProduct& product) const = 0;
-};
-
 }  // namespace dendrite::cuda

@@ -10,13 +10,13 @@ namespace {
 constexpr const char* kOp = "checking a kernel";
 constexpr std::array<std::int64_t, 12> kRows = {64,  65,  96,  128, 129,  160,
                                                 192, 200, 256, 512, 1024, 2048};
-static_assert(kRows.front() == FewRowsKernel::kMostRows);
+static_assert(kRows.front() == WgmmaProducts::kMostRows);
 constexpr std::int64_t kFewRows = 16;
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // of a result
 
 /// That a result of `n` columns is compared with.
 std::int64_t most_rows(std::int64_t n) {
-  return std::clamp(kMostBytes / (4 * n), FewRowsKernel::kMostRows + 1, kRows.back());
+  return std::clamp(kMostBytes / (4 * n), WgmmaProducts::kMostRows + 1, kRows.back());
 }
 
 __global__ void find_difference(const std::uint32_t* a, const std::uint32_t* b, std::int64_t count,
@@ -41,13 +41,13 @@ bool FewRowsCheck::passes(const CudaWeight& weight, bool bias, bool add) {
 }
 
 std::int64_t FewRowsCheck::most_bytes(std::int64_t rows, std::int64_t cols) {
-  const std::int64_t results = most_rows(rows) + FewRowsKernel::kMostRows + kFewRows + 1;
+  const std::int64_t results = most_rows(rows) + WgmmaProducts::kMostRows + kFewRows + 1;
   return kRows.back() * cols * 2 + results * rows * 4;
 }
 
 bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) const {
   const std::int64_t n = weight.rows();
-  const std::int64_t count = FewRowsKernel::kMostRows * n;
+  const std::int64_t count = WgmmaProducts::kMostRows * n;
   const std::int64_t most = most_rows(n);
   constexpr auto kProduct = ComputeFormat::kBF16;
   const auto x = random_weight(device_, kRows.back(), weight.cols(), DType::kBF16, kProduct, 1);
@@ -74,7 +74,7 @@ bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) cons
   FewRowsProduct product;
   product.weight = &weight;
   product.bias = bias ? reinterpret_cast<const float*>(biases->data()) : nullptr;
-  product.rows = FewRowsKernel::kMostRows;
+  product.rows = WgmmaProducts::kMostRows;
   product.x = x->data();
   product.x_stride = x->ld();
   product.epilogue = add ? Epilogue::kAdd : Epilogue::kStore;
@@ -92,7 +92,6 @@ bool FewRowsCheck::try_shape(const CudaWeight& weight, bool bias, bool add) cons
   compare(ours, of_few, kFewRows * n);
 
   Gemm gemm(device_, /*deterministic=*/true);
-  if (weight.packed() != nullptr) gemm.expect_packed();
   for (const std::int64_t rows : kRows) {
     if (rows > most) break;
     fill(theirs, before);

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "backend/cuda/base/device.h"
-#include "backend/cuda/products/few_rows.h"
+#include "backend/cuda/products/few_rows_wgmma.h"
 #include "backend/cuda/products/weight.h"
 
 namespace dendrite::cuda {
@@ -14,7 +14,7 @@ namespace dendrite::cuda {
 /// else an epilogue does to them has the operations of the kernels that follow cuBLASLt (tested).
 class FewRowsCheck {
  public:
-  FewRowsCheck(const Device& device, const FewRowsKernel& products)
+  FewRowsCheck(const Device& device, const WgmmaProducts& products)
       : device_(device), products_(products) {}
 
   /// Whether the kernel takes this weight and was found to give the bits that cuBLASLt gives to
@@ -29,7 +29,7 @@ class FewRowsCheck {
   bool try_shape(const CudaWeight& weight, bool bias, bool add) const;
 
   const Device& device_;
-  const FewRowsKernel& products_;
+  const WgmmaProducts& products_;
   std::map<std::tuple<std::int64_t, std::int64_t, bool, bool>, bool> known_;
 };
 

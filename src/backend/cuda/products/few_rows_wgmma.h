@@ -6,13 +6,15 @@
 namespace dendrite::cuda {
 
 /// Products of few rows by warpgroups (wgmma), which compute capability 9.0 alone has.
-class WgmmaProducts final : public FewRowsKernel {
+class WgmmaProducts {
  public:
+  static constexpr std::int64_t kMostRows = 64;
+
   explicit WgmmaProducts(const Device& device);
 
   /// Whether launch() may be tried with this weight: bf16, columns in whole tiles of 64, on a
   /// device that has such products.
-  bool takes(const CudaWeight& weight) const override;
+  bool takes(const CudaWeight& weight) const;
   /// Whether launch() takes Epilogue::kRope with these arguments: as rotates_in_product(), heads of
   /// a multiple of 8 dims.
   static bool rotates(const RopeArguments& rope);
@@ -21,7 +23,7 @@ class WgmmaProducts final : public FewRowsKernel {
   /// of cuBLASLt without split-K, whose bits it gives (see FewRowsCheck) where rows of f32 results
   /// begin on 16 bytes. Then kRope does what launch_rope_and_store does, to the bit. Throws Error
   /// when the driver refuses to describe the matrices.
-  void launch(const FewRowsProduct& product) const override;
+  void launch(const FewRowsProduct& product) const;
 
  private:
   const Device& device_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "backend/cuda/products/packed_kernels.h"
 #include "dendrite/error.h"
 
 namespace dendrite::cuda {
@@ -15,18 +14,15 @@ constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
 /// 32 rows, 4.83 against 4.79 for 64, 5.31 against 5.08 for 128, 41.4 against 40.2 for 2048).
 constexpr std::int64_t kMostSplitRows = 32;
 
-/// What is widened at a time: the L2 cache holds it until it is read.
-constexpr std::int64_t kUnpackedBytes = std::int64_t{32} << 20;
-
 }  // namespace
 
 /// Without split-K the heuristic is asked for this many rows at least. It answers a long k and few
 /// rows with a handful of tiles: 330 us for 8 x 4096 x 14336 on an H200, where its answer for 128
 /// rows takes 53 us. A single row, and rows that do not begin on 16 bytes, may get kernels with an
 /// order of sums of their own; one answer for all keeps the bits.
-std::int64_t Gemm::asked_rows(const Tensor& out, const Matrix& weight) {
-  if (out.stride % 4 != 0 || weight.ld > weight.rows) return 128;
-  return weight.ld == weight.rows ? 64 : 16;
+std::int64_t Gemm::asked_rows(const Tensor& out, const CudaWeight& weight) {
+  if (out.stride % 4 != 0 || weight.ld() > weight.rows()) return 128;
+  return weight.ld() == weight.rows() ? 64 : 16;
 }
 
 Gemm::Gemm(const Device& device, bool deterministic)
@@ -42,8 +38,8 @@ Gemm::~Gemm() {
 }
 
 /// cuBLASLt counts columns first: out^T [n, rows] = W^T^T [n, k] * x^T [k, rows].
-Gemm::Plan& Gemm::plan_of(const Tensor& out, const Matrix& weight, bool bias, bool add) {
-  const Key key{weight.rows, weight.ld, out.rows, out.stride, bias, add};
+Gemm::Plan& Gemm::plan_of(const Tensor& out, const CudaWeight& weight, bool bias, bool add) {
+  const Key key{weight.rows(), weight.ld(), out.rows, out.stride, bias, add};
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
 
@@ -64,14 +60,14 @@ Gemm::Plan& Gemm::plan_of(const Tensor& out, const Matrix& weight, bool bias, bo
                                          sizeof type),
           kOp);
   }
-  const auto k = static_cast<std::uint64_t>(weight.ld);
-  const auto n = static_cast<std::uint64_t>(weight.rows);
+  const auto k = static_cast<std::uint64_t>(weight.ld());
+  const auto n = static_cast<std::uint64_t>(weight.rows());
   const auto rows = static_cast<std::uint64_t>(out.rows);
-  check(cublasLtMatrixLayoutCreate(&plan.weight, CUDA_R_16BF, k, n, weight.ld), kOp);
-  check(cublasLtMatrixLayoutCreate(&plan.x, CUDA_R_16BF, k, rows, weight.ld), kOp);
-  check(
-      cublasLtMatrixLayoutCreate(&plan.out, CUDA_R_32F, n, rows, std::max(out.stride, weight.rows)),
-      kOp);
+  check(cublasLtMatrixLayoutCreate(&plan.weight, CUDA_R_16BF, k, n, weight.ld()), kOp);
+  check(cublasLtMatrixLayoutCreate(&plan.x, CUDA_R_16BF, k, rows, weight.ld()), kOp);
+  check(cublasLtMatrixLayoutCreate(&plan.out, CUDA_R_32F, n, rows,
+                                   std::max(out.stride, weight.rows())),
+        kOp);
 
   const bool split = !deterministic_ && out.rows <= kMostSplitRows;
   cublasLtMatmulPreference_t preference = nullptr;
@@ -99,8 +95,8 @@ Gemm::Plan& Gemm::plan_of(const Tensor& out, const Matrix& weight, bool bias, bo
     cublasLtMatrixLayout_t x = nullptr;
     cublasLtMatrixLayout_t y = nullptr;
     const auto many = static_cast<std::uint64_t>(asked);
-    check(cublasLtMatrixLayoutCreate(&x, CUDA_R_16BF, k, many, weight.ld), kOp);
-    check(cublasLtMatrixLayoutCreate(&y, CUDA_R_32F, n, many, std::max(out.stride, weight.rows)),
+    check(cublasLtMatrixLayoutCreate(&x, CUDA_R_16BF, k, many, weight.ld()), kOp);
+    check(cublasLtMatrixLayoutCreate(&y, CUDA_R_32F, n, many, std::max(out.stride, weight.rows())),
           kOp);
     status = ask(x, y);
     cublasLtMatrixLayoutDestroy(x);
@@ -121,37 +117,7 @@ Gemm::Plan& Gemm::plan_of(const Tensor& out, const Matrix& weight, bool bias, bo
   return plans_.emplace(key, plan).first->second;
 }
 
-void Gemm::expect_packed() {
-  if (unpacked_.size_bytes() == 0) unpacked_ = Memory(kUnpackedBytes, "unpacked weights");
-}
-
 void Gemm::run(Tensor out, const void* x, const CudaWeight& weight, const float* bias, bool add) {
-  if (weight.packed() != nullptr) return run_packed(out, x, weight, bias, add);
-  run(out, x, Matrix{weight.data(), weight.rows(), weight.ld()}, bias, add);
-}
-
-void Gemm::run_packed(Tensor out, const void* x, const CudaWeight& weight, const float* bias,
-                      bool add) {
-  const std::int64_t row_bytes = weight.ld() * 2;
-  const std::int64_t piece =
-      std::max<std::int64_t>(8, unpacked_.size_bytes() / row_bytes / 128 * 128);
-  packed::Unpack unpack;
-  unpack.weight = reinterpret_cast<const std::uint8_t*>(weight.data());
-  unpack.cols = weight.cols();
-  unpack.less = weight.packed()->less;
-  unpack.out = unpacked_.data();
-  unpack.ld = weight.ld();
-  for (std::int64_t first = 0; first < weight.rows(); first += piece) {
-    unpack.first = first;
-    unpack.rows = std::min(piece, weight.rows() - first);
-    weight.packed()->kernels->unpack(unpack, device_.stream());
-    const Tensor columns{out.data + first, out.rows, unpack.rows, out.stride};
-    run(columns, x, Matrix{unpacked_.data(), unpack.rows, weight.ld()},
-        bias != nullptr ? bias + first : nullptr, add);
-  }
-}
-
-void Gemm::run(Tensor out, const void* x, const Matrix& weight, const float* bias, bool add) {
   Plan& plan = plan_of(out, weight, bias != nullptr, add);
   if (bias != nullptr) {
     check(cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
@@ -160,7 +126,7 @@ void Gemm::run(Tensor out, const void* x, const Matrix& weight, const float* bia
   }
   const float alpha = 1;
   const float beta = add ? 1 : 0;
-  check(cublasLtMatmul(device_.blas(), plan.product, &alpha, weight.data, plan.weight, x, plan.x,
+  check(cublasLtMatmul(device_.blas(), plan.product, &alpha, weight.data(), plan.weight, x, plan.x,
                        &beta, out.data, plan.out, out.data, plan.out, &plan.algorithm,
                        workspace_.data(), static_cast<std::size_t>(kWorkspaceBytes),
                        device_.stream()),

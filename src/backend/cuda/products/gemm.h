@@ -21,20 +21,11 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  /// out = or += x W^T + bias.  x bf16 [rows, weight.ld()], dense; out f32. A packed weight is
-  /// widened, piece by piece, for which there must be room: expect_packed().
+  /// out = or += x W^T + bias.  x bf16 [rows, weight.ld()], dense; out f32. Requires a plain
+  /// weight in bf16.
   void run(Tensor out, const void* x, const CudaWeight& weight, const float* bias, bool add);
-  void expect_packed();
 
  private:
-  /// Rows of a weight in bf16.
-  struct Matrix {
-    const void* data;
-    std::int64_t rows;
-    std::int64_t ld;
-  };
-  void run(Tensor out, const void* x, const Matrix& weight, const float* bias, bool add);
-  void run_packed(Tensor out, const void* x, const CudaWeight& weight, const float* bias, bool add);
   using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, bool>;
   struct Plan {
     cublasLtMatmulDesc_t product = nullptr;
@@ -43,13 +34,12 @@ class Gemm {
     cublasLtMatrixLayout_t out = nullptr;
     cublasLtMatmulAlgo_t algorithm{};
   };
-  static std::int64_t asked_rows(const Tensor& out, const Matrix& weight);
-  Plan& plan_of(const Tensor& out, const Matrix& weight, bool bias, bool add);
+  static std::int64_t asked_rows(const Tensor& out, const CudaWeight& weight);
+  Plan& plan_of(const Tensor& out, const CudaWeight& weight, bool bias, bool add);
 
   const Device& device_;
   bool deterministic_;
   Memory workspace_;
-  Memory unpacked_;
   std::map<Key, Plan> plans_;
 };
 

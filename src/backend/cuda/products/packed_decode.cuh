@@ -8,6 +8,13 @@
 // Packed weights to bf16, in registers: bit for bit GroupedValues::value() rounded once.
 namespace dendrite::cuda::packed {
 
+/// Byte i of four, whose highest bits were changed, as a number: several conversions would wait for
+/// each other.
+__device__ inline float signed_byte(std::uint32_t changed, int i) {
+  const std::uint32_t bits = __byte_perm(changed, 0x4b000000u, 0x7440 + i);
+  return __fsub_rn(__uint_as_float(bits), 8388736.0f);  // 2^23 + 128
+}
+
 /// What goes with the codes of a row of a tile.
 template <class Q>
 class RowScales {
@@ -30,6 +37,11 @@ class RowScales {
   /// Of the group that column 16 * step of the tile is in.
   __device__ float scale(int step) const { return number(scales_, step, scale_); }
   __device__ float minimum(int step) const { return number(minimums_, step, minimum_); }
+  /// With two levels: what is multiplied by whole(), or by whole_minimum().
+  __device__ float sub_scale(int step) const { return number(scales_, step, 1); }
+  __device__ float sub_minimum(int step) const { return number(minimums_, step, 1); }
+  __device__ float whole() const { return scale_; }
+  __device__ float whole_minimum() const { return minimum_; }
 
  private:
   static constexpr int kWords = Q::kRowBytes / 4;
@@ -49,8 +61,7 @@ class RowScales {
       const std::uint32_t exponent = __byte_perm(words[group / 4], 0, 0x4440 + group % 4);
       return __uint_as_float(max(exponent << 23, 0x00400000u));
     } else {
-      const std::uint32_t word = words[group / 4] << (24 - group % 4 * 8);
-      return __fmul_rn(whole, static_cast<float>(static_cast<int>(word) >> 24));
+      return __fmul_rn(whole, signed_byte(words[group / 4] ^ 0x80808080u, group % 4));
     }
   }
 
@@ -98,10 +109,7 @@ __device__ inline Four four_bytes(std::uint32_t word) {
   const std::uint32_t codes = word ^ 0x80808080u;
   Four four;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const std::uint32_t bits = __byte_perm(codes, 0x4b000000u, 0x7440 + i);
-    four.of[i] = __fsub_rn(__uint_as_float(bits), 8388736.0f);  // 2^23 + 128
-  }
+  for (int i = 0; i < 4; ++i) four.of[i] = signed_byte(codes, i);
   return four;
 }
 

@@ -7,31 +7,6 @@
 // before 9.0 have no packed weights, so the kernels are empty there.
 namespace dendrite::cuda::packed {
 
-/// A warp a tile; a lane its values.
-template <class Q>
-__global__ void unpack_kernel(const Unpack args, int tiles_k) {
-#if __CUDA_ARCH__ >= 900
-  const std::int64_t tile = std::int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t row = tile / tiles_k * 8 + lane / 4;
-  if (row >= args.rows) return;
-  const std::int64_t at = args.first / 8 * tiles_k + tile;
-  const LaneTile<Q> values(args.weight + at * Q::kTileBytes, lane, args.less);
-  const std::int64_t column = tile % tiles_k * PackedLayout::kColumns + lane % 4 * 2;
-  auto* const out = static_cast<bf16*>(args.out) + row * args.ld + column;
-#pragma unroll
-  for (int step = 0; step < 16; ++step) {
-    const uint2 pairs = values.step(step);
-    if (column + step * 16 < args.ld) {
-      *reinterpret_cast<std::uint32_t*>(out + step * 16) = pairs.x;
-    }
-    if (column + step * 16 + 8 < args.ld) {
-      *reinterpret_cast<std::uint32_t*>(out + step * 16 + 8) = pairs.y;
-    }
-  }
-#endif
-}
-
 /// A block a token, a warp a tile of its row; lanes of other rows decode for nothing.
 template <class Q>
 __global__ void embed_packed_kernel(const Embed args, int tiles_k) {
@@ -65,14 +40,6 @@ __global__ void embed_packed_kernel(const Embed args, int tiles_k) {
 constexpr unsigned kThreads = 256;
 
 template <class Q>
-void launch_unpack(const Unpack& args, cudaStream_t stream) {
-  const int tiles_k = tiles_of(args.cols);
-  const std::int64_t tiles = (args.rows + 7) / 8 * tiles_k;
-  const auto blocks = static_cast<unsigned>((tiles * 32 + kThreads - 1) / kThreads);
-  unpack_kernel<Q><<<blocks, kThreads, 0, stream>>>(args, tiles_k);
-}
-
-template <class Q>
 void launch_embed_packed(const Embed& args, cudaStream_t stream) {
   embed_packed_kernel<Q>
       <<<static_cast<unsigned>(args.rows), kThreads, 0, stream>>>(args, tiles_of(args.cols));
@@ -80,13 +47,10 @@ void launch_embed_packed(const Embed& args, cudaStream_t stream) {
 
 template <class Q>
 const Kernels& kernels_of() {
-  static const Kernels kernels{
-      Q::kLayout,
-      {{packed_kernel<Q, 1, 1>, packed_kernel<Q, 1, 2>, packed_kernel<Q, 1, 4>},
-       {packed_kernel<Q, 2, 1>, packed_kernel<Q, 2, 2>, packed_kernel<Q, 2, 4>}},
-      {packed_wide_kernel<Q, 64>, packed_wide_kernel<Q, 128>},
-      launch_unpack<Q>,
-      launch_embed_packed<Q>};
+  static const Kernels kernels{Q::kLayout,
+                               {packed_kernel<Q, 1>, packed_kernel<Q, 2>, packed_kernel<Q, 4>},
+                               {packed_wide_kernel<Q, 64>, packed_wide_kernel<Q, 128>},
+                               launch_embed_packed<Q>};
   return kernels;
 }
 

@@ -12,22 +12,11 @@ namespace dendrite::cuda::packed {
 
 struct Arguments;
 
-/// Rows [first, first + rows) of a packed matrix.
-struct Unpack {
-  const std::uint8_t* weight = nullptr;
-  std::int64_t first = 0;  // a multiple of 8
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::uint32_t less = 0;  // 128 - the least nibble as a bf16, twice
-  void* out = nullptr;     // bf16 [rows, ld]; columns from cols to ld become zeros
-  std::int64_t ld = 0;
-};
-
 /// As launch_embed(), of a packed table.
 struct Embed {
   const std::uint8_t* weight = nullptr;
   std::int64_t cols = 0;
-  std::uint32_t less = 0;
+  std::uint32_t less = 0;  // 128 - the least nibble as a bf16, twice
   const std::int32_t* tokens = nullptr;
   const std::int32_t* drawn = nullptr;
   float* out = nullptr;
@@ -37,11 +26,10 @@ struct Embed {
 
 struct Kernels {
   PackedLayout layout{};
-  /// Of up to 64 rows, [tiles of a warp - 1][rows: up to 16, 32, 64].
-  void (*products[2][3])(CUtensorMap, Arguments) = {};
-  /// Of more, on compute capability 9.0, [bands of 64, 128 rows].
+  /// Of up to 8, 16 and 32 rows.
+  void (*few[3])(CUtensorMap, Arguments) = {};
+  /// Of more, on compute capability 9.0: bands of 64, 128.
   void (*wide[2])(CUtensorMap, Arguments) = {};
-  void (*unpack)(const Unpack&, cudaStream_t) = nullptr;
   void (*embed)(const Embed&, cudaStream_t) = nullptr;
 };
 

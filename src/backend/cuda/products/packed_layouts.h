@@ -25,7 +25,7 @@ struct Layout {
 using Q4 = Layout<PackedCodes::kNibbles, GroupScales::kF16, 32, false>;
 using Q4Minimums = Layout<PackedCodes::kNibbles, GroupScales::kF16, 32, true>;
 using Q4TwoLevels = Layout<PackedCodes::kNibbles, GroupScales::kTwoLevels, 32, true>;
-using Q4Of128 = Layout<PackedCodes::kNibbles, GroupScales::kF32, 128, true>;
+using Q4Of128 = Layout<PackedCodes::kNibbles, GroupScales::kF32, 128, true, true>;
 using Q4Short128 = Layout<PackedCodes::kNibbles, GroupScales::kF32, 128, false>;
 using Q4Points = Layout<PackedCodes::kNibbles, GroupScales::kF16, 32, true, true>;
 using Mxfp4 = Layout<PackedCodes::kE2M1, GroupScales::kF16, 32, false>;

@@ -31,7 +31,7 @@ std::span<const Kernels* const> kernels_of_all(Layouts<Q...>) {
   return all;
 }
 
-constexpr std::array kRows = {16, 32, 64};  // that kernels are made for
+constexpr std::array kRows = {8, 16, 32};  // that kernels of few rows are made for
 
 /// Which kernel, and how its work and its shared memory are cut.
 struct Shape {
@@ -40,8 +40,10 @@ struct Shape {
   dim3 blocks;  // of each band of tile_rows rows
   int threads = 0;
   int shared_bytes = 0;
+  int piece_tiles = kPieceTiles;  // of x, each of 64 columns
 
-  Shape(const FewRowsProduct& product, const Device& device) {
+  /// wide: kernels of packed_wide.cuh may take it
+  Shape(const FewRowsProduct& product, const Device& device, bool wide) {
     const CudaWeight& weight = *product.weight;
     const Kernels& kernels = *weight.packed()->kernels;
     const bool silu = product.epilogue == Epilogue::kSiluMul;
@@ -52,98 +54,121 @@ struct Shape {
     args.bias = product.bias;
     args.out = product.out;
     args.out_stride = product.out_stride;
-    args.paired =
-        product.out_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(product.out) % 8 == 0;
     args.weight = reinterpret_cast<const std::uint8_t*>(weight.data());
     args.tiles_k = tiles_of(weight.cols());
     args.less = weight.packed()->less;
     args.unit_heads = 1;
     args.unit_pairs = 8;
-    args.pairs = silu || product.epilogue == Epilogue::kRope;
     if (product.epilogue == Epilogue::kRope) args.rope = *product.rope;
-
-    const int twos = silu ? args.ffn / 8 : (static_cast<int>(weight.rows()) + 15) / 16;
-    if (product.rows > FewRowsKernel::kMostRows) {
-      cut_wide(kernels, twos, device);
-      threads = args.warps * 32 + kBringThreads;
+    args.units = silu ? args.ffn / 8 : (static_cast<int>(weight.rows()) + 15) / 16;
+    // A warpgroup has 64 outputs: of few, many multiprocessors would have none.
+    const bool fills = args.units >= 4 * device.multiprocessors();
+    if (wide && args.rows > (fills ? kRows.back() : 2 * kRows.back())) {
+      cut_wide(kernels, device);
     } else {
-      cut_few(kernels, twos, device);
-      threads = args.warps * 32 + 32;
+      cut_few(kernels, device);
     }
   }
 
  private:
-  /// A warp takes two tiles at a time, or one where two would leave multiprocessors without work.
-  void cut_few(const Kernels& kernels, int twos, const Device& device) {
-    const auto variant =
-        static_cast<std::size_t>(std::ranges::lower_bound(kRows, args.rows) - kRows.begin());
+  /// Of packed_wide.cuh: rows of a band, teams, warpgroups of each.
+  struct WideCut {
+    int tile_rows = 0;
+    int teams = 0;
+    int team = 0;
+  };
+
+  void cut_few(const Kernels& kernels, const Device& device) {
+    const auto variant = std::min<std::size_t>(
+        std::ranges::lower_bound(kRows, args.rows) - kRows.begin(), kRows.size() - 1);
     args.tile_rows = kRows[variant];
-    // Of more rows than 32, two tiles at a time cannot be decoded early.
-    const int few = device.multiprocessors() * (args.tile_rows > 32 ? kMostWarps / 2 : 1);
-    const int tiles = !args.pairs && 2 * twos <= few ? 1 : 2;
-    args.units = tiles == 1 ? 2 * twos : twos;
-    kernel = kernels.products[tiles - 1][variant];
-    const int most_team = !decodes_early(tiles, args.tile_rows / 16) ? 1
-                          : args.tile_rows > 32                      ? 2
-                                                                     : 4;
-    const int each = (args.units + device.multiprocessors() - 1) / device.multiprocessors();
-    const int slot_bytes = tiles * kernels.layout.tile_bytes();
-    const int team_bytes = tiles * args.tile_rows * 32;  // of sums
+    kernel = kernels.few[variant];
+    const int bands = rounds(args.rows, args.tile_rows);
+    const int of_band = std::max(1, device.multiprocessors() / bands);
+    const int each = rounds(args.units, of_band);
+    const int slot_bytes = 2 * kernels.layout.tile_bytes();
+    const int team_bytes = 16 * 4 * args.tile_rows;  // of sums
     int most = kMostWarps;
     do {
       int teams = std::min(each, most);
       for (int fewer = teams; fewer > most / 2; --fewer) {  // as many, in rounds that are full
         if (rounds(each, fewer) * fewer < rounds(each, teams) * teams) teams = fewer;
       }
-      cut_teams(teams, std::min(most_team, most / teams), 1);
-      cut_memory(slot_bytes, teams * team_bytes, device.shared_bytes(), 3);
+      args.teams = teams;
+      args.team = std::min({most / teams, args.tiles_k, kMostPieces});
+      args.warps = teams * args.team;
+      cut_memory(slot_bytes, teams * team_bytes, device.shared_bytes());
       most -= 2;
     } while (args.slots < 2 && most >= 2);
-    cut_blocks(device.multiprocessors(), 1, 1);
+    cut_blocks(of_band, bands, 1);
+    threads = args.warps * 32 + 32;
   }
 
-  /// Bands of 64 rows where that takes few enough blocks: each reads and decodes all weights.
-  void cut_wide(const Kernels& kernels, int twos, const Device& device) {
-    const int groups = rounds(twos, 4);
-    const bool narrow = groups * rounds(args.rows, 64) <= device.multiprocessors();
-    args.tile_rows = narrow ? 64 : 128;
-    const int bands = rounds(args.rows, args.tile_rows);
-    args.units = twos;
-    kernel = kernels.wide[narrow ? 0 : 1];
-    const int of_band = std::max(1, device.multiprocessors() / bands);
-    const int each = rounds(groups, of_band);
-    const int slot_bytes = 2 * kernels.layout.tile_bytes();
-    const int team_bytes = 64 * 4 * args.tile_rows;
-    for (int most = most_wide_warps(args.tile_rows) / 4; most > 0; --most) {
-      const int teams = std::min(each, most);
-      cut_teams(teams, narrow ? most / teams : 1, 4);
-      cut_memory(slot_bytes, teams * team_bytes, device.shared_bytes(), 2);
-      if (args.slots >= 2) break;
+  /// Of the least estimated time: a round takes as long as its teams' products, or reading x for
+  /// it, or a warpgroup by itself (clocks a tile, measured on an H200).
+  void cut_wide(const Kernels& kernels, const Device& device) {
+    WideCut best;
+    int least = 0;
+    for (const int tile_rows : {64, 128}) {
+      const int unit = tile_rows == 64 ? 600 : 1100;
+      const int x = tile_rows == 64 ? 800 : 1600;
+      const int alone = tile_rows == 64 ? 1300 : 1500;
+      for (int groups = most_wide_warps(tile_rows) / 4; groups > 0; --groups) {
+        for (int teams = 1; teams <= groups; ++teams) {
+          const WideCut cut{tile_rows, teams, groups / teams};
+          if (cut.teams * cut.team != groups || !try_wide(kernels.layout, cut, device)) continue;
+          const int waves = rounds(static_cast<int>(blocks.x * blocks.y), device.multiprocessors());
+          const int time = waves * args.rounds * std::max({cut.teams * unit, x, alone / cut.team});
+          if (least > 0 && time >= least) continue;
+          least = time;
+          best = cut;
+        }
+      }
     }
-    cut_blocks(of_band, bands, 4);
+    try_wide(kernels.layout, best, device);
+    kernel = kernels.wide[best.tile_rows == 64 ? 0 : 1];
+    piece_tiles = kWidePieceTiles;
+  }
+
+  /// Returns false where there is too little shared memory, or k is too short.
+  bool try_wide(const PackedLayout& layout, const WideCut& cut, const Device& device) {
+    if (cut.team > args.tiles_k || (cut.tile_rows == 128 && cut.team > 1)) return false;
+    args.tile_rows = cut.tile_rows;
+    args.teams = cut.teams;
+    args.team = cut.team;
+    args.warps = cut.teams * cut.team * 4;
+    threads = args.warps * 32 + kBringThreads;
+    const int bands = rounds(args.rows, cut.tile_rows);
+    cut_blocks(std::max(1, device.multiprocessors() / bands), bands, 4);
+    const int ring_slot = args.warps * 2 * layout.tile_bytes();
+    const int sums = cut.team > 1 ? cut.teams * 64 * 4 * cut.tile_rows : 0;
+    args.pieces = cut.tile_rows == 64 ? 12 : 8;
+    for (; args.pieces >= std::max(6, cut.team * kTilePieces); --args.pieces) {
+      const int fixed =
+          kBarrierBytes + kWideBarrierBytes + sums + args.pieces * wide_piece_bytes(cut.tile_rows);
+      args.slots = std::min((device.shared_bytes() - fixed) / ring_slot, kMostWideSlots);
+      shared_bytes = fixed + args.slots * ring_slot;
+      if (args.slots >= 2) return true;
+    }
+    return false;
   }
 
   static int rounds(int work, int at_once) { return (work + at_once - 1) / at_once; }
 
-  void cut_teams(int teams, int team, int warps) {
-    args.teams = teams;
-    args.team = std::min(team, args.tiles_k);
-    args.warps = teams * args.team * warps;
-  }
+  /// warps: that work as one
   void cut_blocks(int most, int bands, int warps) {
     const int of_band = std::min(most, rounds(args.units, args.teams * warps));
     args.rounds = rounds(args.units, of_band * args.teams * warps);
     blocks = dim3(static_cast<unsigned>(of_band), static_cast<unsigned>(bands));
   }
 
-  /// sum_bytes: of sums that are handed on. As many pieces of x as leave warps a ring of so many
+  /// sum_bytes: of sums that are handed on. As many pieces of x as leave warps a ring of three
   /// slots.
-  void cut_memory(int slot_bytes, int sum_bytes, int most_bytes, int few_slots) {
+  void cut_memory(int slot_bytes, int sum_bytes, int most_bytes) {
     const int ring_slot = args.warps * slot_bytes;
     const int room = most_bytes - kBarrierBytes - (args.team > 1 ? sum_bytes : 0);
     const int piece = piece_bytes(args.tile_rows);
-    args.pieces =
-        std::clamp((room - few_slots * ring_slot) / piece, std::max(2, args.team), kMostPieces);
+    args.pieces = std::clamp((room - 3 * ring_slot) / piece, std::max(2, args.team), kMostPieces);
     args.slots = std::min((room - args.pieces * piece) / ring_slot, kMostSlots);
     shared_bytes = most_bytes - room + args.pieces * piece + args.slots * ring_slot;
   }
@@ -166,9 +191,7 @@ void PackedProducts::prepare(const Device& device, const packed::Kernels& kernel
                                device.shared_bytes()),
           "matmul");
   };
-  for (const auto& of_tiles : kernels.products) {
-    for (const auto kernel : of_tiles) allow(kernel);
-  }
+  for (const auto kernel : kernels.few) allow(kernel);
   for (const auto kernel : kernels.wide) {
     if (multiplies_wide(device)) allow(kernel);
   }
@@ -214,8 +237,38 @@ bool PackedProducts::multiplies_wide(const Device& device) {
   return device.architecture() / 10 == 9;
 }
 
-bool PackedProducts::takes(const CudaWeight& weight) const {
-  return fits_ && weight.packed() != nullptr;
+void PackedProducts::expect(const CudaWeight& weight) {
+  const packed::Kernels* const kernels = weight.packed()->kernels;
+  if (!multiplies_wide(device_) || known_.contains(kernels)) return;
+  known_[kernels] = agree(weight);
+}
+
+bool PackedProducts::agree(const CudaWeight& weight) const {
+  constexpr const char* kOp = "checking a kernel";
+  constexpr std::int64_t kRows = 80;
+  const auto x =
+      random_weight(device_, kRows, weight.cols(), DType::kBF16, ComputeFormat::kBF16, 1);
+  const std::int64_t bytes = kRows * weight.rows() * 4;
+  const Memory out(bytes, kOp);
+  FewRowsProduct product;
+  product.weight = &weight;
+  product.rows = kRows;
+  product.x = x->data();
+  product.x_stride = x->ld();
+  product.epilogue = Epilogue::kStore;
+  product.out = out.data();
+  product.out_stride = weight.rows();
+  const auto result_of = [&](bool wide) {
+    launch(product, wide);
+    check(cudaGetLastError(), kOp);
+    std::vector<std::byte> result(static_cast<std::size_t>(bytes));
+    check(cudaMemcpyAsync(result.data(), out.data(), result.size(), cudaMemcpyDeviceToHost,
+                          device_.stream()),
+          kOp);
+    device_.synchronize(kOp);
+    return result;
+  };
+  return result_of(false) == result_of(true);
 }
 
 bool PackedProducts::rotates(const RopeArguments& rope, std::int64_t rows) {
@@ -224,9 +277,14 @@ bool PackedProducts::rotates(const RopeArguments& rope, std::int64_t rows) {
 }
 
 void PackedProducts::launch(const FewRowsProduct& product) const {
-  const packed::Shape shape(product, device_);
+  const auto known = known_.find(product.weight->packed()->kernels);
+  launch(product, known != known_.end() && known->second);
+}
+
+void PackedProducts::launch(const FewRowsProduct& product, bool wide) const {
+  const packed::Shape shape(product, device_, wide);
   const CUtensorMap x = describe_tiles(product.x, product.rows, product.weight->ld(),
-                                       product.x_stride, shape.args.tile_rows, packed::kPieceTiles);
+                                       product.x_stride, shape.args.tile_rows, shape.piece_tiles);
   launch_early(shape.kernel, shape.blocks, static_cast<unsigned>(shape.threads),
                static_cast<std::size_t>(shape.shared_bytes), device_.stream(), x, shape.args);
 }

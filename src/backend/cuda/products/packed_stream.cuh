@@ -8,9 +8,9 @@
 // What the kernels of products with packed weights share: how work is cut among warps, how weights
 // and x come to shared memory, and how sums go from warp to warp.
 //
-// A unit is some outputs, all of k. A team of warps (or warpgroups) works on a unit: tile after
-// tile of k is the next member's, which decodes it early, waits for the sums so far, adds its
-// products and hands them on. So the order of sums is that of one chain, and decoding is beside it.
+// A unit is 16 outputs, all of k. A team of warps (or warpgroups, four units at a time) works on a
+// unit: tile after tile of k is the next member's, which multiplies it, waits for the sums of the
+// tiles before, adds its own and hands them on.
 namespace dendrite::cuda::packed {
 
 constexpr int kMostWarps = 14;  // beside the one that brings x
@@ -21,7 +21,6 @@ constexpr int kBarrierBytes =
 
 struct Arguments : few_rows::Arguments {
   const std::uint8_t* weight;
-  bool pairs;   // a unit's tiles are gates and ups, or halves of heads
   int tiles_k;  // tiles of 256 columns
   int warps;    // that multiply
   /// Warps of a unit, of packed_wide.cuh warpgroups: at most tiles_k, and at most pieces, so that
@@ -30,7 +29,7 @@ struct Arguments : few_rows::Arguments {
   int teams;
   int rounds;          // in which all units are worked on
   int slots;           // of a warp's ring
-  int pieces;          // of x, each of 256 columns
+  int pieces;          // of x
   std::uint32_t less;  // see LaneTile
 };
 
@@ -125,24 +124,23 @@ struct Way {
   }
 };
 
-/// The tile of the unit's outputs number `which`, counted in rows of 8.
-template <int kTiles>
-__device__ int tile_row(const Arguments& args, int unit, int which) {
+/// The upper or lower tile of a unit, counted in rows of 8. They are gates and ups, or halves of
+/// heads, or follow each other.
+__device__ inline int tile_row(const Arguments& args, int unit, int which) {
   if (args.epilogue == Epilogue::kSiluMul) return unit + which * (args.ffn / 8);
   if (args.epilogue == Epilogue::kRope) {
     const int half = static_cast<int>(args.rope.head_dim) / 16;
     return unit / half * 2 * half + unit % half + which * half;
   }
-  return unit * kTiles + which;
+  return unit * 2 + which;
 }
 
-/// A warp's stream of tiles. kWarps as of Share: where there is no unit, a warp of a warpgroup
-/// fetches the last one.
-template <class Q, int kTiles, int kWarps, bool kAlone>
+/// A warp's stream of units' tiles, which it brings itself.
+template <class Q>
 class TileStream {
  public:
-  static constexpr int kSlotBytes = kTiles * Q::kTileBytes;
-  using Shares = Share<kWarps, kAlone>;
+  static constexpr int kSlotBytes = 2 * Q::kTileBytes;
+  using Shares = Share<1, false>;
 
   __device__ TileStream(const Arguments& args, const Places& places, const Shares& share, int warp)
       : args_(args),
@@ -168,12 +166,12 @@ class TileStream {
         const std::uint32_t target = ring_ + slot_ * kSlotBytes;
         arrive_for_bytes(barrier, kSlotBytes);
 #pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
+        for (int i = 0; i < 2; ++i) {
           copy_bytes(target + i * Q::kTileBytes, from_[i], Q::kTileBytes, barrier);
         }
       }
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) from_[i] += share_.team * Q::kTileBytes;
+      for (int i = 0; i < 2; ++i) from_[i] += share_.team * Q::kTileBytes;
       if (way_.next(share_, args_.tiles_k)) enter_unit();
     }
     if (++slot_ == args_.slots) slot_ = 0;
@@ -182,16 +180,14 @@ class TileStream {
  private:
   __device__ void enter_unit() {
     if (way_.rounds <= 0) return;
-    int unit = way_.unit;
-    if (unit >= args_.units) {
-      if (kWarps == 1) way_.rounds = 0;
-      if (kWarps == 1) return;
-      unit = args_.units - 1;
+    if (way_.unit >= args_.units) {
+      way_.rounds = 0;
+      return;
     }
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
+    for (int i = 0; i < 2; ++i) {
       const std::int64_t tile =
-          std::int64_t{tile_row<kTiles>(args_, unit, i)} * args_.tiles_k + way_.tile;
+          std::int64_t{tile_row(args_, way_.unit, i)} * args_.tiles_k + way_.tile;
       from_[i] = args_.weight + tile * Q::kTileBytes;
     }
   }
@@ -202,7 +198,7 @@ class TileStream {
   std::uint32_t ring_;
   Way way_;
   int slot_ = 0;
-  const std::uint8_t* from_[kTiles] = {};
+  const std::uint8_t* from_[2] = {};
 };
 
 /// A place in a ring, and the parity of its barriers' phase.
@@ -221,14 +217,13 @@ struct SlotCursor {
 };
 
 /// Brings x, once a round. What lies behind its rows and columns is zeros.
-template <int kWarps>
-__device__ void bring_x(const Arguments& args, const CUtensorMap& x, const Places& places,
-                        int lane) {
-  const Share<kWarps, true> share(args, 0);
+__device__ inline void bring_x(const Arguments& args, const CUtensorMap& x, const Places& places,
+                               int lane) {
+  const Share<1, true> share(args, 0);
   if (lane == 0) prefetch_map(x);
   if (lane < args.pieces) {
     init_barrier(places.x_full(lane), 1);
-    init_barrier(places.x_free(lane), share.teams * kWarps);
+    init_barrier(places.x_free(lane), share.teams);
   }
   publish_barriers();
   __syncthreads();

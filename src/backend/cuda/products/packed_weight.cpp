@@ -61,7 +61,7 @@ float point_of(float scale, float minimum) {
 }
 
 bool is_point(float scale, float minimum) {
-  constexpr float kMost = 128;  // codes less it have few bits
+  constexpr float kMost = 100;  // 128 + a nibble and it have 8 bits
   const float point = point_of(scale, minimum);
   return std::abs(point) <= kMost && point == std::nearbyint(point) && scale * point == minimum;
 }
@@ -104,7 +104,7 @@ Traits traits_of(const StoredMatrix& matrix, const Groups& groups) {
 
 /// Of four bits whose scales are in f32: with f32 those of 128 columns, with f16 those of 32.
 void choose_of_four(const Traits& traits, PackedLayout& layout, int& lowest) {
-  if (traits.shared) {
+  if (traits.shared && (traits.centred || traits.points)) {
     layout.group = 128;
   } else if (traits.halves && (traits.centred || traits.points)) {
     layout.scales = GroupScales::kF16;
@@ -112,6 +112,7 @@ void choose_of_four(const Traits& traits, PackedLayout& layout, int& lowest) {
   }
   const bool few_bits = layout.scales == GroupScales::kF16 || traits.short_scales;
   layout.minimums = !(traits.centred && few_bits);
+  if (layout.group == 128) layout.points = layout.minimums;
   if (!layout.minimums) lowest = -8;
 }
 
@@ -226,6 +227,7 @@ bool put_row(std::byte* tile, const PackedAs& packed, int row, const GroupedValu
   }
   for (int column = 0; column < columns; ++column) {
     int code = values.codes[static_cast<std::size_t>(column)];
+    if (layout.scales == GroupScales::kTwoLevels && values.scale == 0) code = 0;  // see LaneRow
     if (layout.codes == PackedCodes::kE2M1) code = e2m1_of(code);
     if (layout.codes == PackedCodes::kE4M3 && (code & 0x7f) == 0x7f) finite = false;
     put_code(tile, layout.codes, row, column, code - first);

@@ -1,259 +1,365 @@
 #pragma once
 
-#include "backend/cuda/products/few_rows_epilogue.cuh"
-#include "backend/cuda/products/packed_decode.cuh"
+#include "backend/cuda/products/packed_codes.cuh"
+#include "backend/cuda/products/packed_sink.cuh"
 #include "backend/cuda/products/packed_stream.cuh"
 
-// Products of more than 64 rows with packed weights on compute capability 9.0: a warpgroup
-// multiplies its warps' decoded tiles, 64 outputs, with a band of 64 or 128 rows of x as it lies in
-// shared memory. The order of sums is that of packed_kernel.cuh.
+// Products of more than 32 rows with packed weights on compute capability 9.0, in the order of sums
+// of packed_codes.cuh: a warpgroup multiplies what its warps decode, 64 outputs, with a band of 64
+// or 128 rows of x as it lies in shared memory. While tensor cores are at a chunk, two steps of 16
+// columns, it decodes the next one. Sums of a part are of halves of 64 rows: one is multiplied by
+// the part's factors while the other is summed.
 namespace dendrite::cuda::packed {
 
-/// c += a b^T: a [64, 16], of each warp 16 rows as an m16n8k16 product has its left operand; b
-/// [64 or 128, 16]: the low half of a tile's descriptor. Sums of b's rows 8 j + 2t and
+/// c += a b^T, or c = a b^T: a [64, 16], of each warp 16 rows as an m16n8k16 product has its left
+/// operand; b [64, 16]: the low half of a tile's descriptor. Sums of b's rows 8 j + 2t and
 /// 8 j + 2t + 1 are c[4 j] and c[4 j + 1] for a's row g, the next two for row g + 8.
-__device__ inline void multiply_add(float (&c)[32], const std::uint32_t (&a)[4], std::uint32_t b) {
+__device__ inline void multiply_codes(float (&c)[32], const std::uint32_t (&a)[4], std::uint32_t b,
+                                      bool add) {
   // clang-format off
   asm volatile(
-      "{\n.reg .b64 b;\nmov.b64 b, {%36, 0x40000040};\n"
+      "{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %37, 0;\nmov.b64 b, {%36, 0x40000040};\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, b, 1, 1, 1, 0;\n}"
+      "{%32, %33, %34, %35}, b, add, 1, 1, 0;\n}"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
         "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
         "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]),
         "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
         "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
         "+f"(c[30]), "+f"(c[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(add)));
   // clang-format on
 }
 
-__device__ inline void multiply_add(float (&c)[64], const std::uint32_t (&a)[4], std::uint32_t b) {
-  // clang-format off
-  asm volatile(
-      "{\n.reg .b64 b;\nmov.b64 b, {%68, 0x40000040};\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, b, 1, 1, 1, 0;\n}"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
-        "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-        "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]),
-        "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-        "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-        "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]),
-        "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]),
-        "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
-        "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]),
-        "+f"(c[54]), "+f"(c[55]), "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]),
-        "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
-  // clang-format on
+/// Warps of a block that multiply, at most, by rows of its band, and registers of theirs and of the
+/// warpgroup that brings x and weights: together what a block of so many threads begins with.
+constexpr int most_wide_warps(int rows) {
+  return rows == 64 ? 12 : 8;
 }
-
-/// What becomes of a warp's sums. What an epilogue reads is read for several eights of rows before
-/// anything is stored: reads behind stores would wait for each other.
 template <int kRows>
-class WideSink {
- public:
-  __device__ WideSink(const Arguments& args, int lane)
-      : args_(args), lane_(lane), first_row_(static_cast<int>(blockIdx.y) * kRows) {}
+constexpr int kWideRegisters = kRows == 64 ? 160 : 240;
+template <int kRows>
+constexpr int kBringRegisters = kRows == 64 ? 32 : 24;
+/// Teams are of one warpgroup where sums leave no registers for handing them on.
+template <int kRows>
+constexpr bool kWideAlone = kRows == 128;
+constexpr int kBringThreads = 128;  // a warp brings x, one the weights of each warpgroup
 
-  __device__ void put(int unit, float (&sums)[kRows / 2]) const {
+/// Pieces of x are smaller than a tile of 256 columns: of 128 rows few large ones would fit.
+constexpr int kWidePieceTiles = 1;                          // of 64 columns
+constexpr int kTilePieces = kPieceTiles / kWidePieceTiles;  // of a tile
+constexpr int kMostWidePieces = 32;
+constexpr int kMostWideSlots = 8;
+constexpr int kWideBarrierBytes = 1024;
+constexpr int wide_piece_bytes(int rows) {
+  return rows * kWidePieceTiles * few_rows::kTileRowBytes;
+}
+
+/// Behind the barriers that Relay has, a block's shared memory: barriers, pieces of x, of each
+/// warpgroup a ring of its warps' tiles, sums that are handed on.
+template <class Q, int kRows>
+struct WidePlaces : Places {
+  static constexpr int kPieceBytes = wide_piece_bytes(kRows);
+  static constexpr int kSlotBytes = 4 * 2 * Q::kTileBytes;
+  int slots;
+
+  __device__ WidePlaces(std::uint8_t* shared, const Arguments& args)
+      : Places(shared, args, 0), slots(args.slots) {
+    sums = ring(args.warps / 4);
+  }
+
+  __device__ std::uint32_t x_full(int piece) const { return barrier(piece); }
+  __device__ std::uint32_t x_free(int piece) const { return barrier(kMostWidePieces + piece); }
+  __device__ std::uint32_t full(int group, int slot) const {
+    return barrier(2 * kMostWidePieces + group * kMostWideSlots + slot);
+  }
+  __device__ std::uint32_t free(int group, int slot) const {
+    return barrier(2 * kMostWidePieces + (3 + group) * kMostWideSlots + slot);
+  }
+  __device__ int x(int piece) const {
+    return kBarrierBytes + kWideBarrierBytes + piece * kPieceBytes;
+  }
+  __device__ int ring(int group) const { return x(pieces) + group * slots * kSlotBytes; }
+
+ private:
+  __device__ std::uint32_t barrier(int i) const { return base + kBarrierBytes + 8 * i; }
+};
+
+/// Brings x, once a round. What lies behind its rows and columns is zeros.
+template <class Q, int kRows>
+__device__ void bring_band(const Arguments& args, const CUtensorMap& x,
+                           const WidePlaces<Q, kRows>& places, int lane) {
+  const Share<4, true> share(args, 0);
+  if (lane == 0) prefetch_map(x);
+  if (lane < args.pieces) {
+    init_barrier(places.x_full(lane), 1);
+    init_barrier(places.x_free(lane), share.teams * 4);
+  }
+  publish_barriers();
+  __syncthreads();
+  wait_for_earlier();
+  if (lane > 0) return;
+  const int band = static_cast<int>(blockIdx.y);
+  SlotCursor piece{args.pieces};
+  const int count = share.rounds * args.tiles_k * kTilePieces;
+  int column = 0;  // of a piece's width
+  for (int i = 0; i < count; ++i) {
+    if (i >= args.pieces) wait_barrier(places.x_free(piece.slot), piece.parity ^ 1);
+    const std::uint32_t full = places.x_full(piece.slot);
+    arrive_for_bytes(full, WidePlaces<Q, kRows>::kPieceBytes);
+    copy_tiles(places.base + places.x(piece.slot), x, band * kRows, column * kWidePieceTiles, full);
+    piece.next();
+    if (++column == args.tiles_k * kTilePieces) column = 0;
+  }
+}
+
+/// Brings a warpgroup's weights, the first of them before earlier kernels are done. Where there is
+/// no unit, a warp has the last one's.
+template <class Q, int kRows>
+__device__ void bring_weights(const Arguments& args, const WidePlaces<Q, kRows>& places, int group,
+                              int lane) {
+  constexpr int kSlotBytes = WidePlaces<Q, kRows>::kSlotBytes;
+  const Share<4, kWideAlone<kRows>> share(args, group * 4);
+  Way way(share);
+  if (lane < args.slots) {
+    init_barrier(places.full(group, lane), 1);
+    init_barrier(places.free(group, lane), 4);
+  }
+  publish_barriers();
+  __syncwarp();
+  SlotCursor slot{args.slots};
+  for (int early = args.slots; true; --early) {
+    if (early == 0 || (early > 0 && way.rounds <= 0)) __syncthreads();
+    if (way.rounds <= 0) return;
+    if (early <= 0) wait_barrier(places.free(group, slot.slot), slot.parity ^ 1);
+    const std::uint32_t full = places.full(group, slot.slot);
+    if (lane == 0) arrive_for_bytes(full, kSlotBytes);
+    __syncwarp();
+    if (lane < 8) {  // a tile each
+      const int unit = min(way.unit + lane / 2, args.units - 1);
+      const std::int64_t tile =
+          std::int64_t{tile_row(args, unit, lane % 2)} * args.tiles_k + way.tile;
+      copy_bytes(places.base + places.ring(group) + slot.slot * kSlotBytes + lane * Q::kTileBytes,
+                 args.weight + tile * Q::kTileBytes, Q::kTileBytes, full);
+    }
+    slot.next();
+    way.next(share, args.tiles_k);
+  }
+}
+
+/// A warp's part of its warpgroup's products, tile after tile.
+template <class Q, int kRows>
+class WideChain {
+ public:
+  static constexpr int kHalves = kRows / 64;
+
+  __device__ WideChain(const Arguments& args, const WidePlaces<Q, kRows>& places, int warp,
+                       int lane, int member, int team)
+      : args_(args),
+        places_(places),
+        group_(warp / 4),
+        lane_(lane),
+        team_(team),
+        ring_(places.ring(warp / 4) + warp % 4 * 2 * Q::kTileBytes),
+        slot_{args.slots},
+        piece_{args.pieces} {
+    if (member > 0) piece_.next(member * kTilePieces);
+  }
+
+  /// Decodes what the first tile begins with.
+  __device__ void begin() {
+    enter_tile();
+    enter_piece();
+    decode(0);
+  }
+
+  /// The sums of the tile whose begin is decoded. more: decodes that of the next one, too
+  __device__ void run(float (&tile)[kRows / 2], bool more) {
 #pragma unroll
-    for (int eight = 0; eight < kRows / 8; eight += kAtOnce) {
-      if (args_.epilogue == Epilogue::kSiluMul) {
-        put_silus(unit, eight, sums + 4 * eight);
-      } else {
-        put_sums(unit, eight, sums + 4 * eight);
+    for (int half = 0; half < kHalves; ++half) multiply(half, 0);
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int last_step = (chunk + 1) * kChunkSteps - 1;
+      const bool ends_part = (last_step + 1) % kPartSteps == 0;
+      const bool ends_tile = chunk + 1 == kChunks;
+      const bool ends_piece = (last_step + 1) % kPieceSteps == 0;
+      const int read_piece = read_piece_;
+      const int read_slot = slot_.slot;
+      float factors[2];
+      if (ends_part) read_factors(factors, last_step);
+      if (ends_tile) leave_tile();
+      if (!ends_tile || more) {
+        if (ends_tile) enter_tile();
+        if (ends_piece) enter_piece();
+        decode(ends_tile ? 0 : chunk + 1);
+      }
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        if (ends_part) {
+          if (ends_tile && half + 1 == kHalves) {
+            wait_products<0>();
+          } else {
+            wait_products<kHalves - 1>();
+          }
+          take_sums(sums_[half]);
+          scale(tile + half * 32, half, factors, last_step < kPartSteps);
+        }
+        if (!ends_tile) multiply(half, chunk + 1);
+      }
+      if (!ends_part) wait_products<kHalves>();
+      // Factors have come to registers where sums were multiplied by them: loads that are only
+      // begun could find what the slot is filled with next.
+      if (ends_tile) take_sums(tile);
+      if (ends_piece) {
+        __syncwarp();
+        if (lane_ == 0) arrive(places_.x_free(read_piece));
+        if (ends_tile && lane_ == 0) arrive(places_.free(group_, read_slot));
       }
     }
   }
 
  private:
-  static constexpr int kAtOnce = 8;
+  static constexpr int kChunkSteps = 2;
+  static constexpr int kChunks = PackedLayout::kColumns / 16 / kChunkSteps;
+  static constexpr int kPieceSteps = kWidePieceTiles * few_rows::kTileK / 16;
+  static constexpr int kGroupSteps = Q::kLayout.group / 16;
 
-  __device__ int row_of(int eight) const {
-    return first_row_ + eight * 8 + lane_ % 4 * 2;
-  }
-
-  __device__ void put_silus(int unit, int eight, const float* sums) const {
+  __device__ void enter_tile() {
+    wait_barrier(places_.full(group_, slot_.slot), slot_.parity);
+    data_ = ring_ + slot_.slot * WidePlaces<Q, kRows>::kSlotBytes;
+    if constexpr (LaneRow<Q>::kHasMinus) {
 #pragma unroll
-    for (int i = 0; i < 2 * kAtOnce; ++i) {
-      const float* const four = sums + i / 2 * 4 + i % 2;
-      few_rows::store_silu(args_, row_of(eight + i / 2) + i % 2, unit * 8 + lane_ / 4, four[0],
-                           four[2]);
+      for (int i = 0; i < 2; ++i) minus_[i] = row(i).minus();
     }
   }
+  __device__ void leave_tile() {
+    slot_.next();
+    if (team_ > 1) piece_.next((team_ - 1) * kTilePieces);
+  }
+  __device__ void enter_piece() {
+    wait_barrier(places_.x_full(piece_.slot), piece_.parity);
+    read_piece_ = piece_.slot;
+    piece_.next();
+  }
 
-  __device__ void put_sums(int unit, int eight, const float* sums) const {
-    const auto column_of = [&](int i) { return unit * 16 + i % 4 / 2 * 8 + lane_ / 4; };
-    const auto exists = [&](int i) {
-      return row_of(eight + i / 4) + i % 2 < args_.rows && column_of(i) < args_.outputs;
-    };
-    const auto target = [&](int i) {
-      return few_rows::target_of(args_, row_of(eight + i / 4) + i % 2, column_of(i));
-    };
-    float old[4 * kAtOnce] = {};
+  /// Of the lane's outputs g and g + 8.
+  __device__ LaneRow<Q> row(int i) const {
+    return {places_.memory + data_ + i * Q::kTileBytes, lane_, args_.less};
+  }
+  __device__ void read_factors(float (&factors)[2], int step) const {
 #pragma unroll
-    for (int i = 0; i < 4 * kAtOnce; ++i) {
-      if (args_.epilogue == Epilogue::kAdd && exists(i)) old[i] = __ldcg(target(i));
+    for (int i = 0; i < 2; ++i) factors[i] = row(i).factor(step);
+  }
+  __device__ void decode(int chunk) {
+#pragma unroll
+    for (int i = 0; i < kChunkSteps; ++i) {
+      const int step = chunk * kChunkSteps + i;
+      std::uint32_t(&a)[4] = a_[chunk % 2][i];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if (step % (LaneRow<Q>::kVectorSteps / 2) == 0) {
+          codes_[j] = half_vector(data_ + j * Q::kTileBytes, step);
+        }
+        if (step % kGroupSteps == 0) groups_[j] = row(j).group(step, minus_[j]);
+        const uint2 pairs = groups_[j].pairs(codes_[j], step);
+        a[j] = pairs.x;
+        a[2 + j] = pairs.y;
+      }
     }
+  }
+  /// Half of LaneRow::load(), which leaves registers to sums.
+  __device__ uint4 half_vector(int tile, int step) const {
+    constexpr int kSteps = LaneRow<Q>::kVectorSteps;
+    const uint4* const vector =
+        reinterpret_cast<const uint4*>(places_.memory + tile) + step / kSteps * 32 + lane_;
+    const bool second = step % kSteps > 0;
+    const uint2 half = reinterpret_cast<const uint2*>(vector)[second ? 1 : 0];
+    return second ? make_uint4(0, 0, half.x, half.y) : make_uint4(half.x, half.y, 0, 0);
+  }
+  __device__ void multiply(int half, int chunk) {
+    const std::uint32_t x = tile_descriptor(places_.base + places_.x(read_piece_)) +
+                            half * (64 * few_rows::kTileRowBytes / 16);
+    begin_products();
 #pragma unroll
-    for (int i = 0; i < 4 * kAtOnce; ++i) {
-      if (!exists(i)) continue;
-      float sum = sums[i];
-      if (args_.bias != nullptr) sum += args_.bias[column_of(i)];
-      *target(i) = args_.epilogue == Epilogue::kAdd ? sum + old[i] : sum;
+    for (int i = 0; i < kChunkSteps; ++i) {
+      const int step = chunk * kChunkSteps + i;
+      multiply_codes(sums_[half], a_[chunk % 2][i], x + step % kPieceSteps * 2,
+                     step % kPartSteps > 0);
+    }
+    commit_products();
+  }
+  __device__ void scale(float* tile, int half, const float (&factors)[2], bool first) const {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      tile[i] = __fmaf_rn(sums_[half][i], factors[i / 2 % 2], first ? 0.0F : tile[i]);
     }
   }
 
   const Arguments& args_;
+  const WidePlaces<Q, kRows>& places_;
+  int group_;
   int lane_;
-  int first_row_;
-};
-
-/// Warps of a block that multiply, at most, by rows of its band, and how many registers they take
-/// from the warpgroup that brings x.
-constexpr int most_wide_warps(int rows) {
-  return rows == 64 ? 12 : 8;
-}
-template <int kRows>
-constexpr int kWideRegisters = kRows == 64 ? 160 : 232;
-constexpr int kBringRegisters = 24;
-constexpr int kBringThreads = 128;  // of which a warp works
-
-/// Both tiles of 8 rows of a warp, as left operands.
-template <class Q>
-class WideOperands {
- public:
-  static constexpr int kSteps = PackedLayout::kColumns / 16;
-
-  __device__ void load(const std::uint8_t* data, int lane, std::uint32_t less) {
-    upper_ = LaneTile<Q>(data, lane, less);
-    lower_ = LaneTile<Q>(data + Q::kTileBytes, lane, less);
-  }
-  __device__ void decode() {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) decode(a_[step], step);
-  }
-  /// Begins sums += x W^T of what was decoded.
-  template <int kRows>
-  __device__ void multiply(float (&sums)[kRows / 2], std::uint32_t x) const {
-    begin_products();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      multiply_add(sums, a_[step], x_step<kRows>(x, step));
-    }
-    commit_products();
-  }
-  /// The same, decoding a step beside the products of the one before.
-  template <int kRows>
-  __device__ void decode_and_multiply(float (&sums)[kRows / 2], std::uint32_t x) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      decode(a_[step % 2], step);
-      begin_products();
-      multiply_add(sums, a_[step % 2], x_step<kRows>(x, step));
-      commit_products();
-      wait_products<1>();
-    }
-  }
-
- private:
-  template <int kRows>
-  static __device__ std::uint32_t x_step(std::uint32_t x, int step) {
-    return tile_descriptor(x + step / 4 * kRows * few_rows::kTileRowBytes) + step % 4 * 2;
-  }
-  __device__ void decode(std::uint32_t (&a)[4], int step) const {
-    const uint2 upper = upper_.step(step);
-    const uint2 lower = lower_.step(step);
-    a[0] = upper.x;
-    a[1] = lower.x;
-    a[2] = upper.y;
-    a[3] = lower.y;
-  }
-
-  LaneTile<Q> upper_;
-  LaneTile<Q> lower_;
-  std::uint32_t a_[kSteps][4];
+  int team_;
+  // Where in shared memory the warp's ring is, and the tiles whose codes are read.
+  int ring_;
+  int data_ = 0;
+  SlotCursor slot_;
+  SlotCursor piece_;    // the next one
+  int read_piece_ = 0;  // that is read
+  // Of both rows of a lane.
+  uint4 codes_[2];
+  LaneGroup<Q> groups_[2];
+  float minus_[2] = {};
+  std::uint32_t a_[2][kChunkSteps][4];
+  float sums_[kHalves][32];  // of a part
 };
 
 /// Warps beyond the last unit do its work once more and keep nothing: a warpgroup multiplies as
-/// one. With 64 rows tiles are decoded before their turn; with 128 sums leave no registers for
-/// that, a tile is decoded beside its products, and teams are of one warpgroup.
+/// one.
 template <class Q, int kRows>
 __global__ void __launch_bounds__(most_wide_warps(kRows) * 32 + kBringThreads, 1)
     packed_wide_kernel(const __grid_constant__ CUtensorMap x,
                        const __grid_constant__ Arguments args) {
 #ifdef DENDRITE_SM90A
   extern __shared__ __align__(1024) std::uint8_t memory[];
-  constexpr bool kEarly = kRows == 64;
-  using Stream = TileStream<Q, 2, 4, !kEarly>;
-  const Places places(memory, args, args.slots * Stream::kSlotBytes);
+  const WidePlaces<Q, kRows> places(memory, args);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_next_begin();
   if (warp >= args.warps) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kBringRegisters));
-    if (warp == args.warps) bring_x<4>(args, x, places, lane);
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kBringRegisters<kRows>));
+    const int brings = warp - args.warps;
+    if (brings == 0) bring_band(args, x, places, lane);
+    if (brings > 0 && brings <= args.warps / 4) bring_weights(args, places, brings - 1, lane);
     return;
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kWideRegisters<kRows>));
-  const Share<4, !kEarly> share(args, warp);
-  Stream stream(args, places, share, warp);
-  Relay<kRows / 2, 4, !kEarly> relay(places, share, warp, lane);
-  stream.begin(lane);
+  const Share<4, kWideAlone<kRows>> share(args, warp);
+  Relay<kRows / 2, 4, kWideAlone<kRows>> relay(places, share, warp, lane);
   __syncthreads();
   wait_for_earlier();
 
-  const WideSink<kRows> sink(args, lane);
-  const std::uint32_t barriers = places.full(warp, 0);
-  const std::uint8_t* const ring = memory + places.ring(warp, args.slots * Stream::kSlotBytes);
-  SlotCursor slot{args.slots};
-  SlotCursor piece{args.pieces};
-  piece.next(share.member);
-  float sums[kRows / 2];
-  WideOperands<Q> weights;
+  WideChain<Q, kRows> chain(args, places, warp, lane, share.member, share.team);
   Way way(share);
-  const auto load = [&] {
-    wait_barrier(barriers + 8 * slot.slot, slot.parity);
-    weights.load(ring + slot.slot * Stream::kSlotBytes, lane, args.less);
-    if constexpr (kEarly) weights.decode();
-  };
-  const auto refill = [&] {  // when all have read what load() found
-    __syncwarp();
-    stream.fetch();
-    slot.next();
-  };
-  load();
+  float tile[kRows / 2];
+  float sums[kRows / 2];
+  if (way.rounds <= 0) return;
+  chain.begin();
 #pragma unroll 1
   while (true) {
-    if constexpr (kEarly) refill();
-    wait_barrier(places.x_full(piece.slot), piece.parity);
-    relay.take(sums, way.tile == 0);
-    const std::uint32_t x_piece = places.base + places.x(piece.slot);
-    if constexpr (kEarly) {
-      weights.template multiply<kRows>(sums, x_piece);
-    } else {
-      weights.template decode_and_multiply<kRows>(sums, x_piece);
-    }
-    wait_products<0>();
-    take_sums(sums);
-    const bool whole = way.tile + 1 == args.tiles_k;
-    relay.pass(sums, whole, lane);
-    if constexpr (!kEarly) refill();
-    __syncwarp();
-    if (lane == 0) arrive(places.x_free(piece.slot));
-    piece.next(share.team);
     const int unit = way.unit;
-    if (whole && unit < args.units) sink.put(unit, sums);
-    if (way.next(share, args.tiles_k) && way.rounds <= 0) break;
-    load();  // here, so that it is decoded before the turn
+    const bool fresh = way.tile == 0;
+    const bool whole = way.tile + 1 == args.tiles_k;
+    const bool more = !way.next(share, args.tiles_k) || way.rounds > 0;
+    chain.run(tile, more);
+    relay.take(sums, fresh);
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) sums[i] = __fadd_rn(sums[i], tile[i]);
+    relay.pass(sums, whole, lane);
+    if (whole && unit < args.units) Sink<kRows>(args, lane).put(unit, sums);
+    if (!more) break;
   }
 #endif
 }

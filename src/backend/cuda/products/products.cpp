@@ -19,16 +19,6 @@ bool aligned(const Tensor& tensor) {
   return aligned(tensor.data) && tensor.stride % 4 == 0;
 }
 
-/// Some of a product's rows.
-FewRowsProduct rows_of(const FewRowsProduct& product, std::int64_t first, std::int64_t count) {
-  FewRowsProduct out = product;
-  const std::int64_t size = product.epilogue == Epilogue::kSiluMul ? 2 : 4;
-  out.rows = count;
-  out.x = static_cast<const std::byte*>(product.x) + first * product.x_stride * 2;
-  out.out = static_cast<std::byte*>(product.out) + first * product.out_stride * size;
-  return out;
-}
-
 /// Whether a kernel of few rows may store silu(gate) * up itself: launch_silu_rows() also writes
 /// zeros behind the ends of rows.
 bool joins_silu(const Product& product) {
@@ -43,8 +33,7 @@ Products::Products(const Device& device, bool deterministic)
       wgmma_(device),
       wgmma_check_(device, wgmma_),
       packed_(device),
-      e4m3_(device),
-      packed_check_(device, packed_) {
+      e4m3_(device) {
   if (!deterministic) skinny_.emplace(device);
 }
 
@@ -57,14 +46,14 @@ bool Products::takes_skinny(const Product& product) const {
          skinny_->takes(own(product.weight));
 }
 
-bool Products::passes(FewRowsCheck& check, const Product& product) {
+bool Products::passes_check(const Product& product) {
   const CudaWeight& weight = own(product.weight);
   if (product.epilogue == Epilogue::kSiluMul) {
     if (!joins_silu(product)) return false;
   } else if (!aligned(product.out)) {
     return false;  // cuBLASLt then adds a bias in another order
   }
-  return check.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
+  return wgmma_check_.passes(weight, product.bias != nullptr, product.epilogue == Epilogue::kAdd);
 }
 
 void Products::round_inputs(const Product& product, const Staged& staged) {
@@ -124,19 +113,16 @@ void Products::run(const Product& product, const Staged& staged) {
     if (silu && !joins_silu(product)) part_silu();
     if (rope != nullptr && E4m3Products::rotates(weight, *rope, rows)) join_rope();
     e4m3_.launch(few, staged.codes);
+  } else if (weight.packed() != nullptr) {
+    if (silu && !joins_silu(product)) part_silu();
+    if (rope != nullptr && PackedProducts::rotates(*rope, rows)) join_rope();
+    packed_.launch(few);
   } else if (takes_skinny(product)) {
     if (rope != nullptr && SkinnyProducts::rotates(*rope)) join_rope();
     skinny_->launch(few);
-  } else if (rows <= FewRowsKernel::kMostRows && passes(wgmma_check_, product)) {
+  } else if (rows <= WgmmaProducts::kMostRows && passes_check(product)) {
     if (rope != nullptr && WgmmaProducts::rotates(*rope)) join_rope();
     wgmma_.launch(few);
-  } else if (rows <= packed_.most_rows() && passes(packed_check_, product)) {
-    if (rope != nullptr && PackedProducts::rotates(*rope, rows)) join_rope();
-    packed_.launch(few);
-  } else if (rows <= kMostPackedRows && passes(packed_check_, product)) {
-    for (std::int64_t first = 0; first < rows; first += packed_.most_rows()) {
-      packed_.launch(rows_of(few, first, std::min(rows - first, packed_.most_rows())));
-    }
   } else {
     gemm_.run(product.out, product.in.data, weight, product.bias,
               product.epilogue == Epilogue::kAdd);

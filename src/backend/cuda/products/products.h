@@ -25,8 +25,8 @@ class Products {
   /// take a kernel with an order of its own, and split-K is allowed.
   Products(const Device& device, bool deterministic);
 
-  /// To be called where a weight was packed, before products with it.
-  void expect_packed() { gemm_.expect_packed(); }
+  /// See PackedProducts.
+  void expect_packed(const CudaWeight& weight) { packed_.expect(weight); }
 
   /// Whether its norm runs in the kernel that rounds: 16-byte rows, not too wide.
   static bool takes_norm(const Product& product);
@@ -47,12 +47,8 @@ class Products {
   /// to that.
   void round_inputs(const Product& product, const Staged& staged);
   bool takes_skinny(const Product& product) const;
-  /// Whether the check lets its kernel have the product, but for the number of its rows.
-  static bool passes(FewRowsCheck& check, const Product& product);
-
-  /// Packed weights are decoded for each launch of few rows, or once to memory for cuBLASLt: up to
-  /// here the former takes less time.
-  static constexpr std::int64_t kMostPackedRows = 256;
+  /// Whether the kernel of few rows may have the product, but for the number of its rows.
+  bool passes_check(const Product& product);
 
   const Device& device_;
   Gemm gemm_;
@@ -60,7 +56,6 @@ class Products {
   FewRowsCheck wgmma_check_;
   PackedProducts packed_;
   E4m3Products e4m3_;
-  FewRowsCheck packed_check_;
   std::optional<SkinnyProducts> skinny_;  // where sums may have an order of their own
 };
 
