@@ -142,8 +142,9 @@ struct Shape {
     cut_blocks(std::max(1, device.multiprocessors() / bands), bands, 4);
     const int ring_slot = args.warps * 2 * layout.tile_bytes();
     const int sums = cut.team > 1 ? cut.teams * 64 * 4 * cut.tile_rows : 0;
-    args.pieces = cut.tile_rows == 64 ? 12 : 8;
-    for (; args.pieces >= std::max(6, cut.team * kTilePieces); --args.pieces) {
+    const int of_team = cut.team > 1 ? cut.team * kTilePieces : 1;
+    args.pieces = (cut.tile_rows == 64 ? 12 : 8) / of_team * of_team;
+    for (; args.pieces >= 6; args.pieces -= of_team) {
       const int fixed =
           kBarrierBytes + kWideBarrierBytes + sums + args.pieces * wide_piece_bytes(cut.tile_rows);
       args.slots = std::min((device.shared_bytes() - fixed) / ring_slot, kMostWideSlots);
@@ -162,13 +163,14 @@ struct Shape {
     blocks = dim3(static_cast<unsigned>(of_band), static_cast<unsigned>(bands));
   }
 
-  /// sum_bytes: of sums that are handed on. As many pieces of x as leave warps a ring of three
-  /// slots.
+  /// sum_bytes: of sums that are handed on. As many pieces of x, of whole teams, as leave warps a
+  /// ring of three slots.
   void cut_memory(int slot_bytes, int sum_bytes, int most_bytes) {
     const int ring_slot = args.warps * slot_bytes;
     const int room = most_bytes - kBarrierBytes - (args.team > 1 ? sum_bytes : 0);
     const int piece = piece_bytes(args.tile_rows);
     args.pieces = std::clamp((room - 3 * ring_slot) / piece, std::max(2, args.team), kMostPieces);
+    args.pieces -= args.pieces % args.team;
     args.slots = std::min((room - args.pieces * piece) / ring_slot, kMostSlots);
     shared_bytes = most_bytes - room + args.pieces * piece + args.slots * ring_slot;
   }

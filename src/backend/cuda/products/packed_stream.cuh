@@ -23,8 +23,9 @@ struct Arguments : few_rows::Arguments {
   const std::uint8_t* weight;
   int tiles_k;  // tiles of 256 columns
   int warps;    // that multiply
-  /// Warps of a unit, of packed_wide.cuh warpgroups: at most tiles_k, and at most pieces, so that
-  /// nobody waits for one whose place has not even had the one before.
+  /// Warps of a unit, of packed_wide.cuh warpgroups: at most tiles_k. Pieces of x are tiles of
+  /// whole teams, so that a place is always the same member's: who waits for the next piece of it
+  /// has read the one before, whose phase could be taken for it else.
   int team;
   int teams;
   int rounds;          // in which all units are worked on
