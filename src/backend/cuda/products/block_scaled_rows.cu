@@ -9,8 +9,6 @@
 namespace dendrite::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 /// The largest of what kLanes neighbouring lanes have.
 template <int kLanes>
 __device__ std::uint32_t largest(std::uint32_t value) {
@@ -66,26 +64,12 @@ struct BlockScaledTarget {
   }
 };
 
-/// grid (cols / 4 / threads, rows)
-template <BlockFormat kFormat>
-__global__ void block_scaled_rows_kernel(BlockScaledTarget<kFormat> out, const bf16* rows,
-                                         std::int64_t stride) {
-  let_next_begin();
-  wait_for_earlier();
-  const int column = 4 * static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const bf16* from = rows + blockIdx.y * stride + column;
-  out.put(blockIdx.y, column,
-          column < out.cols ? __ldcg(reinterpret_cast<const uint2*>(from)) : make_uint2(0, 0));
-}
-
 template <typename F>
 void with_target(const BlockScaledRows& out, float whole, F launch) {
   if (out.is_e4m3()) {
-    launch(BlockScaledTarget<BlockFormat::kMxfp8>(out, whole),
-           block_scaled_rows_kernel<BlockFormat::kMxfp8>);
+    launch(BlockScaledTarget<BlockFormat::kMxfp8>(out, whole));
   } else {
-    launch(BlockScaledTarget<BlockFormat::kNvfp4>(out, whole),
-           block_scaled_rows_kernel<BlockFormat::kNvfp4>);
+    launch(BlockScaledTarget<BlockFormat::kNvfp4>(out, whole));
   }
 }
 
@@ -93,19 +77,15 @@ void with_target(const BlockScaledRows& out, float whole, F launch) {
 
 void launch_block_scaled_rows(const BlockScaledRows& out, float whole, const void* rows,
                               std::int64_t stride, cudaStream_t stream) {
-  const std::int64_t blocks = (out.cols / 4 + kThreads - 1) / kThreads;
-  with_target(out, whole, [&](const auto& target, auto* kernel) {
-    launch_early(kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(out.rows)),
-                 kThreads, 0, stream, target, static_cast<const bf16*>(rows), stride);
-  });
+  with_target(out, whole,
+              [&](const auto& target) { launch_put(target, rows, stride, out.rows, stream); });
 }
 
 void launch_block_scaled_norm_rows(const BlockScaledRows& out, float whole, Tensor x,
                                    const std::int32_t* gather, const float* norm, float eps,
                                    cudaStream_t stream) {
-  with_target(out, whole, [&](const auto& target, auto*) {
-    launch_norm(target, x, gather, norm, eps, stream);
-  });
+  with_target(out, whole,
+              [&](const auto& target) { launch_norm(target, x, gather, norm, eps, stream); });
 }
 
 }  // namespace dendrite::cuda

@@ -6,7 +6,7 @@
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/tensor.h"
 
-// RMSNorm of rows, rounded to bf16, to wherever products read them.
+// Rows to wherever products read them: bf16 as they are, or RMSNorm's, rounded to bf16.
 namespace dendrite::cuda {
 
 inline constexpr int kNormThreads = 512;
@@ -63,6 +63,28 @@ __global__ void __launch_bounds__(kNormThreads)
         make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z, v.w * factor * w.w);
     out.put(blockIdx.x, 4 * piece, piece < pieces ? rounded4(normed) : make_uint2(0, 0));
   }
+}
+
+/// Target: as of norm_rows_kernel, with `cols`. grid (cols / 4 / threads, rows)
+template <class Target>
+__global__ void put_rows_kernel(Target out, const bf16* rows, std::int64_t stride) {
+  let_next_begin();
+  wait_for_earlier();
+  const int column = 4 * static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const bf16* from = rows + blockIdx.y * stride + column;
+  out.put(blockIdx.y, column,
+          column < out.cols ? __ldcg(reinterpret_cast<const uint2*>(from)) : make_uint2(0, 0));
+}
+
+/// rows: bf16, `stride` values apart, on 8 bytes
+template <class Target>
+void launch_put(const Target& out, const void* rows, std::int64_t stride, std::int64_t count,
+                cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const std::int64_t blocks = (out.cols / 4 + kThreads - 1) / kThreads;
+  launch_early(put_rows_kernel<Target>,
+               dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(count)), kThreads, 0,
+               stream, out, static_cast<const bf16*>(rows), stride);
 }
 
 template <class Target>
