@@ -57,12 +57,21 @@ DENDRITE_WGMMA_OF(48, "96", "48", "49", "50", DENDRITE_SUMS32(0), DENDRITE_SUMS1
 DENDRITE_WGMMA_OF(56, "112", "56", "57", "58", DENDRITE_SUMS32(0), DENDRITE_SUMS16(32), DENDRITE_SUMS8(48))
 DENDRITE_WGMMA_OF(64, "128", "64", "65", "66", DENDRITE_SUMS32(0), DENDRITE_SUMS32(32))
 
-/// The same of numbers in E4M3 and 64 outputs, with a in registers.
+/// multiply_add_e4m3(), multiply_add_bf16(): the same of 64 outputs, with a in registers, of each warp
+/// 16 rows as an m16n8k16 product has its left operand.
 __device__ inline void multiply_add_e4m3(float (&c)[32], const std::uint32_t (&a)[4], std::uint32_t b, bool add) {
   asm volatile(
       "{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %37, 0;\nmov.b64 b, {%36, 0x40000040};\n"
       "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" DENDRITE_NAMES32
       "}, {%32, %33, %34, %35}, b, add, 1, 1;\n}"
+      : DENDRITE_SUMS32(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(add)));
+}
+__device__ inline void multiply_add_bf16(float (&c)[32], const std::uint32_t (&a)[4], std::uint32_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %37, 0;\nmov.b64 b, {%36, 0x40000040};\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" DENDRITE_NAMES32
+      "}, {%32, %33, %34, %35}, b, add, 1, 1, 0;\n}"
       : DENDRITE_SUMS32(0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(add)));
 }

@@ -58,10 +58,10 @@ class LaneGroup {
     const std::uint32_t word = i == 0 ? codes.x : i == 1 ? codes.y : i == 2 ? codes.z : codes.w;
     if constexpr (Q::kLayout.codes == PackedCodes::kNibbles) {
       const std::uint32_t nibbles = word >> (step % 2 * 8);
-      return scaled(nibble_pair(nibbles), nibble_pair(nibbles >> 4));
+      return scaled(nibble_pair(nibbles, less_), nibble_pair(nibbles >> 4, less_));
     } else if constexpr (Q::kLayout.codes == PackedCodes::kE2M1) {
       const std::uint32_t doubled = word >> (step % 2 * 8);
-      return scaled(e2m1_pair(doubled), e2m1_pair(doubled >> 4));
+      return scaled(e2m1_pair<0>(doubled), e2m1_pair<0>(doubled >> 4));
     } else if constexpr (Q::kLayout.codes == PackedCodes::kE4M3) {
       const uint2 values = widen_four(word);
       return scaled(values.x, values.y);
@@ -80,11 +80,6 @@ class LaneGroup {
       Q::kLayout.scales == GroupScales::kPowers ||
       (Q::kLayout.codes == PackedCodes::kE2M1 && Q::kLayout.scales == GroupScales::kF16);
 
-  __device__ std::uint32_t nibble_pair(std::uint32_t bits) const {
-    std::uint32_t codes = put_on<0x000f000fu>(bits, 0x43004300u);  // 128 + nibble
-    asm("sub.rn.bf16x2 %0, %0, %1;" : "+r"(codes) : "r"(less_));
-    return codes;
-  }
   /// The signed bytes at bit 0 and 16: 128 and their low bits, less 128, or 256 where they are
   /// negative.
   static __device__ std::uint32_t byte_pair(std::uint32_t bytes) {
@@ -93,11 +88,6 @@ class LaneGroup {
     asm("sub.rn.bf16x2 %0, %0, %1;" : "+r"(codes) : "r"(less));
     return codes;
   }
-  /// Twice the codes at bit 0 and 16: see PowerScale.
-  static __device__ std::uint32_t e2m1_pair(std::uint32_t bits) {
-    constexpr std::uint32_t kBias = 0x7f007f00u;  // 2^127
-    return multiply_pairs((bits << 12 & 0x80008000u) | (bits << 6 & 0x01c001c0u), kBias);
-  }
 
   __device__ uint2 scaled(std::uint32_t first, std::uint32_t second) const {
     return make_uint2(scaled(first), scaled(second));
@@ -105,20 +95,11 @@ class LaneGroup {
   __device__ std::uint32_t scaled(std::uint32_t codes) const {
     if constexpr (!kScaled) return codes;
     if constexpr (kTwoLevels || kPowers) {
-      return kMinimums ? fma(codes, upper_, minus_) : multiply(codes, upper_);
+      return kMinimums ? fma_pairs(codes, upper_, minus_) : scale_pairs(codes, upper_);
     } else {
-      return fma(codes, upper_, kMinimums ? fma(codes, rest_, minus_) : multiply(codes, rest_));
+      return fma_pairs(codes, upper_,
+                       kMinimums ? fma_pairs(codes, rest_, minus_) : scale_pairs(codes, rest_));
     }
-  }
-  static __device__ std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
-    std::uint32_t product;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-    return product;
-  }
-  static __device__ std::uint32_t fma(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
-    std::uint32_t sum;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
-    return sum;
   }
 
   std::uint32_t less_ = 0;

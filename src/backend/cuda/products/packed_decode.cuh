@@ -139,6 +139,24 @@ __device__ inline Four four_e2m1(std::uint32_t word, int half) {
   return four;
 }
 
+/// Of pairs of bf16: a b + c, a b, and the nibbles at bit 0 and 16 of `bits`, 128 more, less
+/// `less`.
+__device__ inline std::uint32_t fma_pairs(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+}
+__device__ inline std::uint32_t scale_pairs(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+__device__ inline std::uint32_t nibble_pair(std::uint32_t bits, std::uint32_t less) {
+  std::uint32_t codes = put_on<0x000f000fu>(bits, 0x43004300u);
+  asm("sub.rn.bf16x2 %0, %0, %1;" : "+r"(codes) : "r"(less));
+  return codes;
+}
+
 /// Two nibbles times a scale of 11 significant bits, rounded once, in bf16: the scale is its upper
 /// 8 bits and the rest, whose products with a nibble are exact.
 class ShortScale {
@@ -152,13 +170,8 @@ class ShortScale {
   }
   /// The nibbles at bit 0 and 16 of `bits`. `less`: 128 - the least one, twice.
   __device__ std::uint32_t times(std::uint32_t bits, std::uint32_t less) const {
-    const std::uint32_t sums = put_on<0x000f000fu>(bits, 0x43004300u);  // 128 + nibble
-    std::uint32_t codes;
-    std::uint32_t product;
-    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(codes) : "r"(sums), "r"(less));
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(codes), "r"(rest_));
-    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(product) : "r"(codes), "r"(upper_));
-    return product;
+    const std::uint32_t codes = nibble_pair(bits, less);
+    return fma_pairs(codes, upper_, scale_pairs(codes, rest_));
   }
 
  private:
@@ -166,20 +179,25 @@ class ShortScale {
   std::uint32_t rest_;
 };
 
+/// Twice the E2M1 at bit kAt and kAt + 16 of `word`, in bf16. Their exponents get the places of
+/// those of bf16, whose bias is 126 more; what is subnormal there is multiplied exactly, too.
+template <int kAt>
+__device__ std::uint32_t e2m1_pair(std::uint32_t word) {
+  constexpr std::uint32_t kBias = 0x7f007f00u;  // 2^127
+  const std::uint32_t sizes = kAt < 6 ? word << (kAt < 6 ? 6 - kAt : 0) : word >> (kAt - 6);
+  return multiply_pairs((word << (12 - kAt) & 0x80008000u) | (sizes & 0x01c001c0u), kBias);
+}
+
 /// Two E2M1, doubled, times a power of two, which is exact in bf16.
 class PowerScale {
  public:
   __device__ explicit PowerScale(float scale) {
     scale_ = __byte_perm(__float_as_uint(scale), 0, 0x3232);
   }
-  /// Twice the codes at bit kAt and kAt + 16 of `word`. Their exponents get the places of those of
-  /// bf16, whose bias is 126 more; what is subnormal there is multiplied exactly, too.
+  /// The codes at bit kAt and kAt + 16 of `word`.
   template <int kAt>
   __device__ std::uint32_t times(std::uint32_t word) const {
-    constexpr std::uint32_t kBias = 0x7f007f00u;  // 2^127
-    const std::uint32_t sizes = kAt < 6 ? word << (kAt < 6 ? 6 - kAt : 0) : word >> (kAt - 6);
-    const std::uint32_t codes = (word << (12 - kAt) & 0x80008000u) | (sizes & 0x01c001c0u);
-    return multiply_pairs(multiply_pairs(codes, kBias), scale_);
+    return multiply_pairs(e2m1_pair<kAt>(word), scale_);
   }
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/cuda/base/wgmma.cuh"
 #include "backend/cuda/products/packed_codes.cuh"
 #include "backend/cuda/products/packed_sink.cuh"
 #include "backend/cuda/products/packed_stream.cuh"
@@ -10,28 +11,6 @@
 // columns, it decodes the next one. Sums of a part are of halves of 64 rows: one is multiplied by
 // the part's factors while the other is summed.
 namespace dendrite::cuda::packed {
-
-/// c += a b^T, or c = a b^T: a [64, 16], of each warp 16 rows as an m16n8k16 product has its left
-/// operand; b [64, 16]: the low half of a tile's descriptor. Sums of b's rows 8 j + 2t and
-/// 8 j + 2t + 1 are c[4 j] and c[4 j + 1] for a's row g, the next two for row g + 8.
-__device__ inline void multiply_codes(float (&c)[32], const std::uint32_t (&a)[4], std::uint32_t b,
-                                      bool add) {
-  // clang-format off
-  asm volatile(
-      "{\n.reg .pred add;\n.reg .b64 b;\nsetp.ne.b32 add, %37, 0;\nmov.b64 b, {%36, 0x40000040};\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, b, add, 1, 1, 0;\n}"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
-        "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-        "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]),
-        "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-        "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-        "+f"(c[30]), "+f"(c[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(add)));
-  // clang-format on
-}
 
 /// Warps of a block that multiply, at most, by rows of its band, and registers of theirs and of the
 /// warpgroup that brings x and weights: together what a block of so many threads begins with.
@@ -285,8 +264,8 @@ class WideChain {
 #pragma unroll
     for (int i = 0; i < kChunkSteps; ++i) {
       const int step = chunk * kChunkSteps + i;
-      multiply_codes(sums_[half], a_[chunk % 2][i], x + step % kPieceSteps * 2,
-                     step % kPartSteps > 0);
+      multiply_add_bf16(sums_[half], a_[chunk % 2][i], x + step % kPieceSteps * 2,
+                        step % kPartSteps > 0);
     }
     commit_products();
   }
@@ -313,7 +292,8 @@ class WideChain {
   LaneGroup<Q> groups_[2];
   float minus_[2] = {};
   std::uint32_t a_[2][kChunkSteps][4];
-  float sums_[kHalves][32];  // of a part
+  /// Of a part: that of x's row 8 j + 2t + i % 2 is at 4 j + i, for i < 2 of output g, else g + 8.
+  float sums_[kHalves][32];
 };
 
 /// Warps beyond the last unit do its work once more and keep nothing: a warpgroup multiplies as
