@@ -174,9 +174,12 @@ bool KvTree::settle_next(const Tip& tip, const NextSlot& next) {
 }
 
 void KvTree::give_back_next(const NextSlot& next) {
-  if (!next.spare) return;
-  std::erase(spares_, next.page);
-  pool_.release(next.page);
+  if (next.spare) {
+    std::erase(spares_, next.page);
+    pool_.release(next.page);
+  } else if (states_ != nullptr) {  // what a pass wrote there is of no token
+    states_->rewrite(next.page, next.slot % page_tokens_);
+  }
 }
 
 // --- eviction

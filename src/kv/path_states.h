@@ -56,6 +56,7 @@ class PathStates final : public PageWatch {
   static constexpr std::uint64_t kPatience = 16;
   /// Whether the path whose last position known is in `page` has a seat.
   bool has_seat(std::optional<PageId> page) const { return page && seat_at(*page) != nullptr; }
+  bool has_seats() const { return !seats_.empty(); }
   bool has_free_seat() const { return seats_.size() < most_seats_; }
   /// It has gone on to `page`, from the anchor of `before` on, by `back` rows of coming back and
   /// `on` others. `from`: where it was; without a seat there it takes one, if need be that which

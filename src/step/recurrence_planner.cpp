@@ -95,6 +95,25 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
   return static_cast<std::int32_t>(runs_.size() - 1);
 }
 
+bool RecurrencePlanner::add_next(KvTree& tree, const Tip& tip, const NextSlot& slot) {
+  PathStates& states = *tree.states();
+  const std::int64_t position = tree.length(tip);
+  StateStart start = tree.state_start(tip, position);
+  if (start.position < position) return false;
+  use(tree, tip, start);
+  const std::int64_t offset = position % kChunkTokens;
+  states.rewrite(slot.page, offset);
+  Run run;
+  run.journals.push_back(states.take_journal(slot.page, offset));
+  if (offset == kChunkTokens - 1) {
+    const bool at_distance = (position + 1) % kAnchorDistance == 0;
+    run.anchors.push_back(states.take_anchor(slot.page, at_distance));
+  }
+  run.start = std::move(start);
+  runs_.push_back(std::move(run));
+  return runs_.back().journals.front() != PathStates::kNone;
+}
+
 void RecurrencePlanner::build(std::int64_t rows, RecurrencePlan& plan) const {
   plan.clear();
   plan.journals.assign(static_cast<std::size_t>(rows), PathStates::kNone);

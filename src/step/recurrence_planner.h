@@ -29,6 +29,9 @@ class RecurrencePlanner {
   /// `begin` on are new if they are stored. Returns its number.
   std::int32_t add(KvTree& tree, const Tip& owner, std::int64_t begin, std::int64_t end,
                    bool store);
+  /// A run of the token after the tip's last, which is not in the tree yet; after begin(). None
+  /// (false), if its state is not kept or can't be.
+  bool add_next(KvTree& tree, const Tip& tip, const NextSlot& slot);
   /// Where the rows of a run are in the batch.
   void place(std::int32_t run, std::int64_t first_row) {
     runs_[static_cast<std::size_t>(run)].row = first_row;

@@ -104,9 +104,11 @@ void StepPlan::build_next(KvTree& tree, std::vector<NextRow>& rows,
     batch.positions.push_back(sequences_[i].first_position);
     batch.slots.push_back(row.slot.slot);
     batch.logit_rows.push_back(static_cast<std::int32_t>(i));
+    if (tree.states() != nullptr) recurrence_.place(order_[i], static_cast<std::int64_t>(i));
   }
   rows = std::move(ordered);
   plan_attention(windows);
+  if (tree.states() != nullptr) recurrence_.build(batch.rows(), batch.recurrence);
 }
 
 /// Those that recurrent layers go through again.

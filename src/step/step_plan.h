@@ -56,6 +56,12 @@ class StepPlan {
   /// no_room: who steps until nobody wants anything more comes to an end.
   void build(KvTree& tree, std::span<const StepRequest> requests, std::span<StepOutcome> outcomes,
              const Capacity& capacity, const MakeRoom& make_room);
+  /// Before the rows of build_next() are found.
+  void begin_next(KvTree& tree) { recurrence_.begin(tree); }
+  /// Of each row, in their order. False: recurrent layers can't go on from there without others.
+  bool add_next(KvTree& tree, const Tip& tip, const NextSlot& slot) {
+    return tree.states() == nullptr || recurrence_.add_next(tree, tip, slot);
+  }
   /// Fills `batch` with the token after each tip's last, all of them with a distribution, and sorts
   /// `rows` as the batch has them. `runs` is empty afterwards.
   void build_next(KvTree& tree, std::vector<NextRow>& rows,

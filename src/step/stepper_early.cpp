@@ -18,11 +18,12 @@ bool draws_the_same(const Draw& a, const Draw& b) {
 
 Flight Stepper::plan_next(const Flight& flight, std::span<const StepRequest> requests,
                           std::span<const StepOutcome> outcomes, const StepLimits& limits) {
-  // (The slots of recurrent layers are not planned ahead.)
-  if (parts_.tree.states() != nullptr) return {};
+  // (Who comes back to a state counts the rows of whole steps.)
+  if (parts_.tree.states() != nullptr && parts_.tree.states()->has_seats()) return {};
   // (The next pass would overwrite rows that are still to be read.)
   if (!flight.early && Readout::has_rows(plan_)) return {};
   Flight next;
+  plan_.begin_next(parts_.tree);
   if (!find_places(requests, outcomes, limits, next.rows)) {
     give_places_back(next.rows);
     return {};
@@ -75,6 +76,10 @@ bool Stepper::find_places(std::span<const StepRequest> requests,
     if (++taken[group] > limits.groups[group].budget) return false;
     const std::optional<NextSlot> slot = tree.take_next(*request.tip);
     if (!slot) return false;
+    if (!plan_.add_next(tree, *request.tip, *slot)) {
+      tree.give_back_next(*slot);
+      return false;
+    }
     segment->plan_mark = 0;
     rows.push_back({request.tip, request.next, request.draw_waits, outcome.drawn, *slot,
                     limits.groups[group].owner});

@@ -26,11 +26,17 @@ DecodeParams sampled(std::int64_t max_tokens) {
   return {.max_tokens = max_tokens, .temperature = 1.0, .ignore_eos = true};
 }
 
+/// Of a model with attention alone, and of one with recurrent layers, too.
+class EarlyStep : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, EarlyStep, testing::Values("tinyllama", "qwen3_5"),
+                         [](const auto& info) { return std::string(info.param); });
+
 /// Branches of one prompt, on a device that samples.
 struct Tree {
   explicit Tree(std::size_t count, EngineOptions options = {.prefix_index = false},
                 Budget budget = {}, bool early = true)
-      : engine(early ? load_sampling("tinyllama", options) : load("tinyllama", options, "")),
+      : engine(early ? load_sampling(EarlyStep::GetParam(), options)
+                     : load(EarlyStep::GetParam(), options, "")),
         session(engine, {.seed = 8, .budget = budget}) {
     for (std::size_t i = 0; i < count; ++i) {
       branches.push_back(root.fork());
@@ -47,7 +53,7 @@ struct Tree {
   }
   /// Each branch has the logits, K and V of its tokens computed from scratch.
   void expect_replayed() {
-    const Engine fresh = load_sampling("tinyllama", {.prefix_index = false});
+    const Engine fresh = load_sampling(EarlyStep::GetParam(), {.prefix_index = false});
     for (Branch& branch : branches) {
       EXPECT_TRUE(same_bits(bits_of(branch), replay(fresh, branch.tokens())));
     }
@@ -78,7 +84,7 @@ std::vector<Tokens> one_by_one(std::size_t count, std::int64_t tokens) {
   return out;
 }
 
-TEST(EarlyStep, DrawsTheSameTokens) {
+TEST_P(EarlyStep, DrawsTheSameTokens) {
   for (const std::size_t count : {1, 2, 5, 33, 70}) {
     const std::vector<Tokens> expected = one_by_one(count, 50);
     Tree tree(count);
@@ -98,7 +104,7 @@ TEST(EarlyStep, DrawsTheSameTokens) {
 }
 
 /// Rows come to the host beside their draws, not instead of them.
-TEST(EarlyStep, IsBegunWhereTheLikeliestTokensAreWanted) {
+TEST_P(EarlyStep, IsBegunWhereTheLikeliestTokensAreWanted) {
   constexpr std::size_t kCount = 5;
   DecodeParams params = sampled(50);
   params.top_logprobs = 3;
@@ -131,7 +137,7 @@ TEST(EarlyStep, IsBegunWhereTheLikeliestTokensAreWanted) {
 }
 
 /// Calls of several threads, with functions that each of these calls.
-TEST(EarlyStep, IsBegunForCallsOfSeveralThreads) {
+TEST_P(EarlyStep, IsBegunForCallsOfSeveralThreads) {
   constexpr std::size_t kCount = 6;
   const std::vector<Tokens> expected = one_by_one(kCount, 50);
   Tree tree(kCount);
@@ -157,19 +163,19 @@ TEST(EarlyStep, IsBegunForCallsOfSeveralThreads) {
   tree.expect_replayed();
 }
 
-TEST(EarlyStep, IsNotBegunForSoFewThatMayAllEndWithOneToken) {
+TEST_P(EarlyStep, IsNotBegunForSoFewThatMayAllEndWithOneToken) {
   if (on_cuda()) GTEST_SKIP() << "counts the passes of a CPU";
   for (const std::size_t count : {3, 4}) {
     Tree tree(count);
     const auto unread = count_unread(tree.engine);
     DecodeParams params = sampled(20);
-    params.stop_tokens = {319};
+    params.stop_tokens = {219};
     tree.decode(params);
     EXPECT_EQ(*unread > 0, count == 4);
   }
 }
 
-TEST(EarlyStep, EndsWhereABranchEnds) {
+TEST_P(EarlyStep, EndsWhereABranchEnds) {
   constexpr std::size_t kCount = 6;
   const std::vector<Tokens> free_run = one_by_one(kCount, 40);
   // Each branch is to end by a token that it draws somewhere, and some by none.
@@ -196,7 +202,7 @@ TEST(EarlyStep, EndsWhereABranchEnds) {
   tree.expect_replayed();
 }
 
-TEST(EarlyStep, CountsWhatASessionWithoutItCounts) {
+TEST_P(EarlyStep, CountsWhatASessionWithoutItCounts) {
   if (on_cuda()) GTEST_SKIP() << "compares with the CPU's own sampling";
   DecodeParams params = sampled(30);
   params.ignore_eos = false;
@@ -216,7 +222,7 @@ TEST(EarlyStep, CountsWhatASessionWithoutItCounts) {
   EXPECT_EQ(a.pages_used, b.pages_used);
 }
 
-TEST(EarlyStep, ForksOnTheWayAreOfTheTokensSoFar) {
+TEST_P(EarlyStep, ForksOnTheWayAreOfTheTokensSoFar) {
   constexpr std::size_t kCount = 5;
   const std::vector<Tokens> expected = one_by_one(kCount, 30);
   Tree tree(kCount);
@@ -239,7 +245,7 @@ TEST(EarlyStep, ForksOnTheWayAreOfTheTokensSoFar) {
   tree.expect_replayed();
 }
 
-TEST(EarlyStep, StopsTryingWhereBranchesAreForkedAllTheTime) {
+TEST_P(EarlyStep, StopsTryingWhereBranchesAreForkedAllTheTime) {
   Tree tree(2);
   DecodeParams params = sampled(30);
   params.on_token = [&](const TokenEvent& event) {
@@ -251,7 +257,7 @@ TEST(EarlyStep, StopsTryingWhereBranchesAreForkedAllTheTime) {
   tree.expect_sound();
 }
 
-TEST(EarlyStep, OtherThreadsMayForkAndDropMeanwhile) {
+TEST_P(EarlyStep, OtherThreadsMayForkAndDropMeanwhile) {
   const std::vector<Tokens> expected = one_by_one(8, 120);
   Tree tree(8);
   std::jthread other([&](const std::stop_token& stop) {
@@ -271,7 +277,7 @@ TEST(EarlyStep, OtherThreadsMayForkAndDropMeanwhile) {
   tree.expect_replayed();
 }
 
-TEST(EarlyStep, GivesPagesBackThatItTookInVain) {
+TEST_P(EarlyStep, GivesPagesBackThatItTookInVain) {
   // 64 tokens are 4 pages: every branch ends with a token that would be the first of another.
   Tree tree(4);
   const std::vector<Tokens> free_run = one_by_one(4, 60);
@@ -285,7 +291,7 @@ TEST(EarlyStep, GivesPagesBackThatItTookInVain) {
   test::expect_all_pages_free(tree.engine);
 }
 
-TEST(EarlyStep, WithoutAFreePageTheStepWaitsForItsTurn) {
+TEST_P(EarlyStep, WithoutAFreePageTheStepWaitsForItsTurn) {
   // 12 pages hold the prompt and a few tokens of each branch; the others' pages come and go.
   EngineOptions options{.kv_tokens = 12 * 16, .prefix_index = false};
   Tree tree(6, options);
@@ -300,7 +306,29 @@ TEST(EarlyStep, WithoutAFreePageTheStepWaitsForItsTurn) {
   tree.expect_sound();
 }
 
-TEST(EarlyStep, BudgetAndCancellationEndItWhereTheyEndAStep) {
+/// Branches let go of each other's states, and come back to them by rows of whole steps.
+TEST_P(EarlyStep, WhereStatesAreFewTheStepWaitsForItsTurn) {
+  EngineOptions options{.prefix_index = false};
+  const EngineInfo info = Tree(1, options).engine.info();
+  if (info.recurrent_layers == 0) GTEST_SKIP() << "has no states";
+  constexpr std::int64_t kEnough = 6;  // of 8
+  options.state_bytes = kEnough * (info.state_bytes + kChunkTokens * info.state_token_bytes);
+  const std::vector<Tokens> expected = one_by_one(8, 60);
+  Tree tree(8, options);
+  std::shared_ptr<std::int64_t> unread;
+  if (!on_cuda()) unread = count_unread(tree.engine);
+  tree.decode(sampled(60));
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(tree.branches[i].tokens(), expected[i]) << i;
+  EXPECT_GT(tree.session.stats().tokens_redundant, 0);
+  if (unread) {
+    EXPECT_GT(*unread, 0);
+    EXPECT_LT(*unread, 8 * 59);
+  }
+  tree.expect_sound();
+  tree.expect_replayed();
+}
+
+TEST_P(EarlyStep, BudgetAndCancellationEndItWhereTheyEndAStep) {
   const std::vector<Tokens> expected = one_by_one(4, 30);
   for (const std::int64_t budget : {45, 60, 63, 81}) {
     Tree tree(4, {.prefix_index = false}, {.tokens = budget});
@@ -336,7 +364,7 @@ TEST(EarlyStep, BudgetAndCancellationEndItWhereTheyEndAStep) {
   tree.expect_replayed();
 }
 
-TEST(EarlyStep, ARaceEndsAtTheSameWinner) {
+TEST_P(EarlyStep, ARaceEndsAtTheSameWinner) {
   for (const std::uint32_t seed : {1, 2, 3, 4, 5}) {
     const auto run = [&](std::int64_t at_a_time) {
       Tree tree(6);
@@ -372,7 +400,7 @@ TEST(EarlyStep, ARaceEndsAtTheSameWinner) {
   }
 }
 
-TEST(EarlyStep, WhatFailsThereFailsInTheStepItself) {
+TEST_P(EarlyStep, WhatFailsThereFailsInTheStepItself) {
   if (on_cuda()) GTEST_SKIP() << "makes a CPU fail";
   const std::vector<Tokens> expected = one_by_one(3, 20);
   Tree tree(3);
@@ -395,15 +423,16 @@ TEST(EarlyStep, WhatFailsThereFailsInTheStepItself) {
   tree.expect_replayed();
 }
 
-TEST(EarlyStep, RandomTreesAreTheSameWithAndWithout) {
+TEST_P(EarlyStep, RandomTreesAreTheSameWithAndWithout) {
   if (on_cuda()) GTEST_SKIP() << "compares with the CPU's own sampling";
   for (std::uint32_t seed = 0; seed < static_cast<std::uint32_t>(test::scaled(20)); ++seed) {
     const auto run = [&](bool early) {
       Random random(seed);
       EngineOptions options;
-      options.page_tokens = 8;
-      options.kv_tokens = random.in(20, 60) * 8;
-      Engine engine = early ? load_sampling("tinyllama", options) : load("tinyllama", options, "");
+      options.page_tokens = 16;
+      options.kv_tokens = random.in(10, 30) * 16;
+      Engine engine = early ? load_sampling(EarlyStep::GetParam(), options)
+                            : load(EarlyStep::GetParam(), options, "");
       Session session(engine, {.seed = seed});
       std::vector<Branch> branches;
       branches.push_back(session.prefill(random.tokens(random.in(1, 30), 256)));
