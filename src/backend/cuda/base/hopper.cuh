@@ -78,13 +78,28 @@ __device__ inline void copy_tiles(std::uint32_t target, const CUtensorMap& map, 
       "l"(&map), "r"(0), "r"(row), "r"(tile), "r"(barrier)
       : "memory");
 }
-/// The same of a map of describe_pairs().
-__device__ inline void copy_pairs(std::uint32_t target, const CUtensorMap& map, int pair, int head,
-                                  int tile, std::uint32_t barrier) {
+/// For copies of what is read once: the cache lets go of it before anything else. (Hints of any
+/// other kind, that of a plain copy's too, made products slower on an H200.)
+__device__ inline std::uint64_t evict_first() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ inline void copy_tiles_once(std::uint32_t target, const CUtensorMap& map, int row,
+                                       int tile, std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %2, %3, %4, %5}], [%6];" ::"r"(target),
-      "l"(&map), "r"(0), "r"(pair), "r"(head), "r"(tile), "r"(barrier)
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(target),
+      "l"(&map), "r"(0), "r"(row), "r"(tile), "r"(barrier), "l"(evict_first())
+      : "memory");
+}
+/// The same of a map of describe_pairs().
+__device__ inline void copy_pairs_once(std::uint32_t target, const CUtensorMap& map, int pair,
+                                       int head, int tile, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %2, %3, %4, %5}], [%6], %7;" ::"r"(target),
+      "l"(&map), "r"(0), "r"(pair), "r"(head), "r"(tile), "r"(barrier), "l"(evict_first())
       : "memory");
 }
 __device__ inline void prefetch_map(const CUtensorMap& map) {

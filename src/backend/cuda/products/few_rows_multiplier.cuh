@@ -188,7 +188,8 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_next_begin();
-  WeightStream<kOutputs, kHeads> stream(args, weight, rings.weights);
+  // (Several warpgroups are for several bands of rows.)
+  WeightStream<kOutputs, kHeads, kGroups == 1> stream(args, weight, rings.weights);
   if (warp == kWarps) {
     if (lane == 0) prefetch_map(weight);
     if (lane < args.stages) rings.weights.init(lane, kWarps);

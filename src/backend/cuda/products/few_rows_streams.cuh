@@ -52,8 +52,8 @@ struct Rings {
   }
 };
 
-/// All weights of this block, stage by stage of its units.
-template <int kOutputs, bool kHeads>
+/// All weights of this block, stage by stage of its units. kOnce: nobody else reads them.
+template <int kOutputs, bool kHeads, bool kOnce>
 class WeightStream {
  public:
   __device__ WeightStream(const Arguments& args, const CUtensorMap& map, const Ring& ring)
@@ -70,15 +70,15 @@ class WeightStream {
     const int unit = walk_.unit();
     if constexpr (kHeads) {
       const FirstPair first(args_, unit);
-      copy_pairs(target, map_, first.pair, first.head, tile_, full);
+      copy_pairs_once(target, map_, first.pair, first.head, tile_, full);
     } else if (args_.ffn == 0) {
-      copy_tiles(target, map_, unit * kOutputs, tile_, full);
+      copy(target, unit * kOutputs, tile_, full);
     } else {  // a tile's gates, then its ups
       constexpr int kHalf = kOutputs / 2;
       for (int i = 0; i < args_.stage_tiles; ++i) {
-        copy_tiles(target, map_, unit * kHalf, tile_ + i, full);
+        copy(target, unit * kHalf, tile_ + i, full);
         target += kHalf * kTileRowBytes;
-        copy_tiles(target, map_, args_.ffn + unit * kHalf, tile_ + i, full);
+        copy(target, args_.ffn + unit * kHalf, tile_ + i, full);
         target += kHalf * kTileRowBytes;
       }
     }
@@ -91,6 +91,14 @@ class WeightStream {
   }
 
  private:
+  __device__ void copy(std::uint32_t target, int row, int tile, std::uint32_t barrier) const {
+    if constexpr (kOnce) {
+      copy_tiles_once(target, map_, row, tile, barrier);
+    } else {
+      copy_tiles(target, map_, row, tile, barrier);
+    }
+  }
+
   const Arguments& args_;
   const CUtensorMap& map_;
   const Ring& ring_;

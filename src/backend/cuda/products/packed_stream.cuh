@@ -51,6 +51,17 @@ __device__ inline void copy_bytes(std::uint32_t target, const void* from, std::u
       : "memory");
 #endif
 }
+/// See evict_first().
+__device__ inline void copy_bytes_once(std::uint32_t target, const void* from, std::uint32_t bytes,
+                                       std::uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(target),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(evict_first())
+      : "memory");
+#endif
+}
 
 /// The places of a block's barriers and data in shared memory.
 struct Places {
@@ -168,7 +179,7 @@ class TileStream {
         arrive_for_bytes(barrier, kSlotBytes);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          copy_bytes(target + i * Q::kTileBytes, from_[i], Q::kTileBytes, barrier);
+          copy_bytes_once(target + i * Q::kTileBytes, from_[i], Q::kTileBytes, barrier);
         }
       }
 #pragma unroll
