@@ -15,6 +15,12 @@ __device__ inline void copy_async(std::uint32_t shared, const void* global, bool
                "r"(take ? 16 : 0)
                : "memory");
 }
+/// The same by way of the L1 cache, for what other blocks of a multiprocessor copy, too.
+__device__ inline void copy_async_cached(std::uint32_t shared, const void* global, bool take) {
+  asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(take ? 16 : 0)
+               : "memory");
+}
 /// A value of 4, 8 or 16 bytes.
 template <typename T>
 __device__ inline void copy_async(T* shared, const T* global) {

@@ -1,5 +1,6 @@
 // Which experts rows take, and rows by expert. Floor: launches; the logits are few.
 #include <cfloat>
+#include <climits>
 
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
@@ -10,6 +11,9 @@ namespace {
 
 constexpr int kGroupThreads = 1024;
 static_assert(kMostExperts <= kGroupThreads && kMostChosen <= 32);
+
+/// Rows up to which one block chooses for all and groups them; else a block a row chooses.
+constexpr int kTogether = kGroupThreads / 32;
 
 constexpr unsigned kAll = 0xffffffffu;
 /// What is gone, or not there, ranks lower than all; what is there, NaN too, at least as kLeast.
@@ -22,20 +26,19 @@ struct Ranked {
   int at;
 };
 
-/// The best of what lanes have, of the lowest number among equals.
-__device__ Ranked best_of_warp(Ranked best) {
-  for (int width = 16; width > 0; width /= 2) {
-    const float other = __shfl_xor_sync(kAll, best.rank, width);
-    const int other_at = __shfl_xor_sync(kAll, best.at, width);
-    if (other > best.rank || (other == best.rank && other_at < best.at)) best = {other, other_at};
-  }
-  return best;
+/// The number of the best of what lanes have, the lowest among equals. Ranks are no NaN.
+__device__ int best_of_warp(Ranked mine) {
+  // Whole numbers in the order of ranks, 0 and -0 alike.
+  const auto bits = static_cast<std::int32_t>(__float_as_int(mine.rank + 0.0f));
+  const std::int32_t ordered = bits < 0 ? bits ^ 0x7fffffff : bits;
+  const std::int32_t best = __reduce_max_sync(kAll, ordered);
+  return __reduce_min_sync(kAll, ordered == best ? mine.at : INT_MAX);
 }
 
 /// Logits become scores; a lane has every 32nd.
 template <int kOfLane>
 __device__ void softmax(float (&values)[kOfLane], int experts) {
-  const int lane = static_cast<int>(threadIdx.x);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   float most = -INFINITY;
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) most = fmaxf(most, values[i]);
@@ -56,7 +59,7 @@ __device__ void softmax(float (&values)[kOfLane], int experts) {
 /// sum.
 template <int kOfLane>
 __device__ unsigned choose_groups(const float (&ranks)[kOfLane], const ExpertsArguments& a) {
-  const int lane = static_cast<int>(threadIdx.x);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int of_group = a.experts / a.groups;
   float mine = kNone;  // the lane of a group's number has its rank
   for (int group = 0; group < a.groups; ++group) {
@@ -80,22 +83,20 @@ __device__ unsigned choose_groups(const float (&ranks)[kOfLane], const ExpertsAr
   }
   unsigned bits = 0;
   for (int i = 0; i < a.chosen_groups; ++i) {
-    const Ranked best = best_of_warp({mine, lane});
-    bits |= 1u << best.at;
-    if (lane == best.at) mine = kNone;
+    const int best = best_of_warp({mine, lane});
+    bits |= 1u << best;
+    if (lane == best) mine = kNone;
   }
   return bits;
 }
 
-/// A warp a row; a lane has every 32nd expert. grid (rows)
+/// A row's choices by a warp, a lane of which has every 32nd expert. sorted: [32] for them
 template <int kOfLane>
-__global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ ExpertsArguments a) {
-  let_next_begin();
-  wait_for_earlier();
-  const int lane = static_cast<int>(threadIdx.x);
+__device__ void choose(const ExpertsArguments& a, int row, ExpertChoice* sorted) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int experts = a.experts;
   const int chosen = a.chosen;
-  const float* logits = a.logits + blockIdx.x * a.logits_stride;
+  const float* logits = a.logits + row * a.logits_stride;
   float scores[kOfLane];
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) {
@@ -130,35 +131,34 @@ __global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ Expe
   int mine = 0;
   float weight = 0;
   for (int choice = 0; choice < chosen; ++choice) {
-    Ranked best{kNone, experts};
+    Ranked of_lane{kNone, experts};
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      if (ranks[i] > best.rank) best = {ranks[i], lane + 32 * i};
+      if (ranks[i] > of_lane.rank) of_lane = {ranks[i], lane + 32 * i};
     }
-    best = best_of_warp(best);
+    const int best = best_of_warp(of_lane);
     float score = 0;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      if (lane + 32 * i != best.at) continue;
+      if (lane + 32 * i != best) continue;
       score = scores[i];
       ranks[i] = kNone;
     }
-    score = __shfl_sync(kAll, score, best.at % 32);
+    score = __shfl_sync(kAll, score, best % 32);
     if (lane == choice) {
-      mine = best.at;
+      mine = best;
       weight = score;
     }
   }
   int place = 0;
   float total = 0;
-  __shared__ ExpertChoice sorted[32];
   for (int other = 0; other < chosen; ++other) {
     place += __shfl_sync(kAll, mine, other) < mine ? 1 : 0;
   }
   if (lane < chosen) sorted[place] = {mine, weight};
   __syncwarp();
   for (int choice = 0; choice < chosen; ++choice) total += sorted[choice].weight;
-  ExpertChoice* out = a.choices + static_cast<std::int64_t>(blockIdx.x) * a.of_row;
+  ExpertChoice* out = a.choices + static_cast<std::int64_t>(row) * a.of_row;
   if (lane < chosen) {
     ExpertChoice choice = sorted[lane];
     if (a.normalised) choice.weight /= total + a.sum_bias;
@@ -183,16 +183,13 @@ __device__ int sum_before(int value, int* of_warps) {
   __syncthreads();
   if (lane == 31) of_warps[warp] = sum;
   __syncthreads();
-  for (int i = 0; i < warp; ++i) sum += of_warps[i];
+  sum += __reduce_add_sync(kAll, lane < warp ? of_warps[lane] : 0);
   return sum - value;
 }
 
-/// One block. A thread has an expert and a part of the choices; those of an expert keep their
+/// By one block. A thread has an expert and a part of the choices; those of an expert keep their
 /// order.
-__global__ void __launch_bounds__(kGroupThreads)
-    group_kernel(const __grid_constant__ ExpertsArguments a) {
-  let_next_begin();
-  wait_for_earlier();
+__device__ void group(const ExpertsArguments& a) {
   __shared__ int counts[kGroupThreads];
   __shared__ int begins[kMostExperts];
   __shared__ int of_warps[32];
@@ -237,6 +234,38 @@ __global__ void __launch_bounds__(kGroupThreads)
   }
 }
 
+/// grid (rows)
+template <int kOfLane>
+__global__ void __launch_bounds__(32) choose_kernel(const __grid_constant__ ExpertsArguments a) {
+  let_next_begin();
+  wait_for_earlier();
+  __shared__ ExpertChoice sorted[32];
+  choose<kOfLane>(a, static_cast<int>(blockIdx.x), sorted);
+}
+
+/// Chooses and groups, of up to kTogether rows. One block.
+template <int kOfLane>
+__global__ void __launch_bounds__(kGroupThreads)
+    choose_and_group_kernel(const __grid_constant__ ExpertsArguments a) {
+  // Blocks of the next kernel that came earlier would crowd on the multiprocessors that are free,
+  // and with few rows the first ones have all the work.
+  wait_for_earlier();
+  let_next_begin();
+  __shared__ ExpertChoice sorted[kTogether][32];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < a.rows) choose<kOfLane>(a, warp, sorted[warp]);
+  __syncthreads();
+  group(a);
+}
+
+/// Groups what choose_kernel chose. One block.
+__global__ void __launch_bounds__(kGroupThreads)
+    group_kernel(const __grid_constant__ ExpertsArguments a) {
+  wait_for_earlier();
+  let_next_begin();  // (See above.)
+  group(a);
+}
+
 /// A block a choice of a row.
 __global__ void weigh_kernel(const __grid_constant__ ExpertsArguments a) {
   let_next_begin();
@@ -263,10 +292,22 @@ __global__ void add_kernel(const __grid_constant__ ExpertsArguments a) {
   if (column >= a.dim) return;
   float& out = a.out[blockIdx.y * a.out_stride + column];
   float sum = out;
-  for (int i = 0; i < a.of_row; ++i) {
-    const std::int64_t at = static_cast<std::int64_t>(blockIdx.y) * a.of_row + i;
-    sum = fmaf(a.choices[at].weight,
-               a.down[static_cast<std::int64_t>(a.pair_of[at]) * a.dim + column], sum);
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * a.of_row;
+  constexpr int kAtOnce = 8;  // read before any is added
+  for (int first = 0; first < a.of_row; first += kAtOnce) {
+    float weights[kAtOnce];
+    float values[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i >= a.of_row) break;
+      const std::int64_t at = row + first + i;
+      weights[i] = a.choices[at].weight;
+      values[i] = a.down[static_cast<std::int64_t>(a.pair_of[at]) * a.dim + column];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i < a.of_row) sum = fmaf(weights[i], values[i], sum);
+    }
   }
   out = sum;
 }
@@ -275,14 +316,18 @@ __global__ void add_kernel(const __grid_constant__ ExpertsArguments a) {
 
 void launch_choose_experts(const ExpertsArguments& args, cudaStream_t stream) {
   const std::int64_t of_lane = (args.experts + 31) / 32;
+  if (args.rows <= kTogether && of_lane <= 8) {
+    const auto together = of_lane <= 2   ? choose_and_group_kernel<2>
+                          : of_lane <= 4 ? choose_and_group_kernel<4>
+                                         : choose_and_group_kernel<8>;
+    launch_early(together, dim3(1), kGroupThreads, 0, stream, args);
+    return;
+  }
   const auto kernel = of_lane <= 2   ? choose_kernel<2>
                       : of_lane <= 4 ? choose_kernel<4>
                       : of_lane <= 8 ? choose_kernel<8>
                                      : choose_kernel<kMostExperts / 32>;
   launch_early(kernel, dim3(static_cast<unsigned>(args.rows)), 32, 0, stream, args);
-}
-
-void launch_group_rows(const ExpertsArguments& args, cudaStream_t stream) {
   launch_early(group_kernel, dim3(1), kGroupThreads, 0, stream, args);
 }
 

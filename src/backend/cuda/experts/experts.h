@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/base/device.h"
 #include "backend/ops.h"
 
 // The kernels of a mixture of experts (Backend::experts), in the order in which they run.
@@ -86,19 +87,16 @@ inline std::int64_t most_items(std::int64_t pairs, std::int64_t experts) {
   return (pairs + kItemRows - 1) / kItemRows + experts;
 }
 
-/// `choices`, see Backend::choose_experts.
+/// `choices`, see Backend::choose_experts; and of them pairs and items.
 void launch_choose_experts(const ExpertsArguments& args, cudaStream_t stream);
-/// Pairs and items.
-void launch_group_rows(const ExpertsArguments& args, cudaStream_t stream);
 /// `weighed`, each pair's row of `x` times its weight, which is 1 then. Pairs have these as rows.
 void launch_weigh_inputs(const ExpertsArguments& args, cudaStream_t stream);
 /// `act` of the pairs whose expert has a gate_up of bf16, which is so in the layer's `kind`.
-/// blocks: that run at once
-void launch_gate_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream);
+void launch_gate_ups(const ExpertsArguments& args, int kind, const Device& device);
 /// The same of experts without gates: max(up(x), 0)^2.
-void launch_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream);
+void launch_ups(const ExpertsArguments& args, int kind, const Device& device);
 /// `down` of the pairs whose expert has such a one.
-void launch_downs(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream);
+void launch_downs(const ExpertsArguments& args, int kind, const Device& device);
 /// `out`: a row's pairs by ascending experts.
 void launch_add_experts(const ExpertsArguments& args, cudaStream_t stream);
 

@@ -146,7 +146,6 @@ void Mixtures::run(const Experts& args, const Rows& x) {
   launch.down = down_.floats();
 
   launch_choose_experts(launch, device_.stream());
-  launch_group_rows(launch, device_.stream());
   if (routing.weighs_inputs) {
     launch_weigh_inputs(launch, device_.stream());
     launch.x = launch.weighed;
@@ -161,7 +160,6 @@ void Mixtures::run(const Experts& args, const Rows& x) {
 
 void Mixtures::launch_products(const Layer& layer, const ExpertsArguments& args,
                                bool has_no_gates) {
-  constexpr int kBlocks = 8;  // of a multiprocessor, in turns where they do not fit at once
   const int multiprocessors = device_.multiprocessors();
   cudaStream_t stream = device_.stream();
   const auto packed_first =
@@ -172,7 +170,7 @@ void Mixtures::launch_products(const Layer& layer, const ExpertsArguments& args,
     if (const Kind kernels = layer.gate_ups[i]) {
       packed_first(*kernels, args, kind, multiprocessors, stream);
     } else {
-      first(args, kind, kBlocks * multiprocessors, stream);
+      first(args, kind, device_);
     }
   }
   for (std::size_t i = 0; i < layer.downs.size(); ++i) {
@@ -180,7 +178,7 @@ void Mixtures::launch_products(const Layer& layer, const ExpertsArguments& args,
     if (const Kind kernels = layer.downs[i]) {
       launch_packed_downs(*kernels, args, kind, multiprocessors, stream);
     } else {
-      launch_downs(args, kind, kBlocks * multiprocessors, stream);
+      launch_downs(args, kind, device_);
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/base/scratch.h"
 #include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/few_products.h"
 #include "backend/cuda/experts/packed_experts.h"
 #include "backend/numerics.h"
 #include "backend/ops.h"
@@ -22,7 +23,9 @@ class Mixtures {
         lists_(device, passes),
         weighed_(device, passes),
         act_(device, passes),
-        down_(device, passes) {}
+        down_(device, passes) {
+    prepare_few_products(device);
+  }
 
   /// A matrix of an expert: packed where its rows are whole tiles in a layout that there is (of
   /// gate_up the gates are, too), else widened. See Backend::pack.

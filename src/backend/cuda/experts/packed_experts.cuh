@@ -44,7 +44,12 @@ class RowCopies {
       const int behind = piece * Piece::kColumns + i * kOfRow * 8;
       const int column = behind + first() * 8;
       if (column >= padded_) return;
-      copy_async(target + at_ + i * kOfRow * 16, from_ + behind, column < cols_);
+      const std::uint32_t to = target + at_ + i * kOfRow * 16;
+      if constexpr (kFew) {
+        copy_async_cached(to, from_ + behind, column < cols_);
+      } else {
+        copy_async(to, from_ + behind, column < cols_);
+      }
     }
   }
 

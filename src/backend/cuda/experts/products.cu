@@ -6,6 +6,7 @@
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/few_products.h"
 #include "backend/cuda/products/piece_sums.cuh"
 
 namespace dendrite::cuda {
@@ -171,27 +172,32 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <bool kDown>
-void launch(const ExpertsArguments& args, int kind, int blocks, int outputs, cudaStream_t stream) {
+void launch(const ExpertsArguments& args, int kind, const Device& device, int outputs) {
+  constexpr int kBlocks = 8;  // of a multiprocessor, in turns where they do not fit at once
   constexpr int kOutputs = kWarps * (kDown ? 2 * kTile : kTile);
   const int parts = (outputs + kOutputs - 1) / kOutputs;
-  launch_early(products_kernel<kDown>, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
-               args, kind, parts);
+  launch_early(products_kernel<kDown>,
+               dim3(static_cast<unsigned>(kBlocks * device.multiprocessors())), kThreads, 0,
+               device.stream(), args, kind, parts);
 }
 
 }  // namespace
 
-void launch_gate_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream) {
-  launch<false>(args, kind, blocks, args.widest, stream);
+void launch_gate_ups(const ExpertsArguments& args, int kind, const Device& device) {
+  if (args.rows <= kFewRows) return launch_few_gate_ups(args, kind, device);
+  launch<false>(args, kind, device, args.widest);
 }
 
-void launch_ups(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream) {
+void launch_ups(const ExpertsArguments& args, int kind, const Device& device) {
   ExpertsArguments of_ups = args;
   of_ups.ups = true;
-  launch<true>(of_ups, kind, blocks, args.widest, stream);
+  if (args.rows <= kFewRows) return launch_few_outputs(of_ups, kind, device);
+  launch<true>(of_ups, kind, device, args.widest);
 }
 
-void launch_downs(const ExpertsArguments& args, int kind, int blocks, cudaStream_t stream) {
-  launch<true>(args, kind, blocks, args.dim, stream);
+void launch_downs(const ExpertsArguments& args, int kind, const Device& device) {
+  if (args.rows <= kFewRows) return launch_few_outputs(args, kind, device);
+  launch<true>(args, kind, device, args.dim);
 }
 
 }  // namespace dendrite::cuda

@@ -62,13 +62,15 @@ struct E4m3Matrix {
   }
 };
 
+/// grid (rows, cols / threads)
 template <class Matrix>
 __global__ void embed_kernel(float* out, std::int64_t stride, const std::int32_t* tokens,
                              const std::int32_t* drawn, Matrix weight, std::int64_t cols) {
   std::int32_t token = tokens[blockIdx.x];
   if (token < 0) token = drawn[-1 - token];  // PassInputs::token_of_draw
   out += blockIdx.x * stride;
-  for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) out[i] = weight.value(token, i);
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  if (i < cols) out[i] = weight.value(token, i);
 }
 
 /// 1 / sqrt(mean(x^2) + eps) of a block's row.
@@ -173,8 +175,10 @@ void launch_embed(Tensor out, const std::int32_t* tokens, const std::int32_t* dr
     return packing->kernels->embed(embed, stream);
   }
   const auto launch = [&](const auto& matrix) {
-    embed_kernel<<<static_cast<unsigned>(out.rows), kThreads, 0, stream>>>(
-        out.data, out.stride, tokens, drawn, matrix, out.cols);
+    const dim3 grid(static_cast<unsigned>(out.rows),
+                    static_cast<unsigned>((out.cols + kThreads - 1) / kThreads));
+    embed_kernel<<<grid, kThreads, 0, stream>>>(out.data, out.stride, tokens, drawn, matrix,
+                                                out.cols);
   };
   if (const BlockScales* scales = weight.block_scales()) {
     const auto launch_blocks = [&]<BlockFormat kFormat>() {
