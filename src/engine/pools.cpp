@@ -25,22 +25,21 @@ std::int64_t bytes_for_states(const EngineCore& core, const EngineOptions& optio
   return std::min(kMostOfHost, memory.free / 4);
 }
 
-/// Half of the bytes for each, as a branch takes about as much of either; no more than pages can
-/// have.
+/// Journals of a chunk for each anchor, as a branch that goes from one chunk to the next has two of
+/// either; no more than pages can have.
 void make_states(EngineCore& core, const KvShape& kv, std::int64_t bytes) {
   StateShape shape = *core.model_info.state;
   // With fewer, branches would let go of each other's.
   constexpr std::int64_t kLeastAnchors = 4;
-  const std::int64_t least =
-      kLeastAnchors * (shape.anchor_bytes() + kChunkTokens * shape.journal_bytes());
+  const std::int64_t of_one = shape.anchor_bytes() + kChunkTokens * shape.journal_bytes();
+  const std::int64_t least = kLeastAnchors * of_one;
   if (bytes < least) {
     throw Error("state_bytes is " + size_text(bytes) + ", and " + std::to_string(kLeastAnchors) +
                 " branches go on from " + size_text(least) +
                 " of states of recurrent layers; expected at least that (state_bytes, "
                 "--state-memory), or a smaller model");
   }
-  shape.anchors =
-      std::min(kv.pages, std::max<std::int64_t>(kLeastAnchors, bytes / 2 / shape.anchor_bytes()));
+  shape.anchors = std::min(kv.pages, bytes / of_one);
   shape.journals = std::min(kv.pages * kChunkTokens,
                             (bytes - shape.anchors * shape.anchor_bytes()) / shape.journal_bytes());
   core.states = core.backend->make_state_store(shape);

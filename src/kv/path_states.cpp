@@ -164,7 +164,7 @@ bool PathStates::free_an_anchor() {
   return true;
 }
 
-/// Those of the half of the pages that were used longest ago: looking at all of them is dear.
+/// Those of the quarter of the pages that were used longest ago: looking at all of them is dear.
 bool PathStates::free_journals() {
   std::vector<Record*> old;
   for (Record& of : records_) {
@@ -173,7 +173,7 @@ bool PathStates::free_journals() {
   }
   std::ranges::sort(old, {}, &Record::used);
   for (std::size_t i = 0; i < old.size(); ++i) {
-    if (i >= (old.size() + 1) / 2 && !free_journals_.empty()) break;
+    if (i >= (old.size() + 3) / 4 && !free_journals_.empty()) break;
     drop_journals(*old[i]);
   }
   return !free_journals_.empty();

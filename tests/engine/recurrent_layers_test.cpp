@@ -102,6 +102,26 @@ TEST_P(RecurrentLayers, AgainstLittleMemoryOnlyTimeIsLost) {
   EXPECT_GT(e.stats().rows_redundant, 0);
 }
 
+/// Each has two anchors and two chunks of journals where it goes from one chunk to the next.
+TEST_P(RecurrentLayers, BranchesThatGoOnTogetherLoseNothingWhereThereIsRoomForTwoChunksOfEach) {
+  const EngineInfo info = engine({.weights = false}).info();
+  constexpr std::int64_t kOfPrompt = 6;
+  const std::int64_t chunks = 2 * 8 + kOfPrompt;
+  const Engine e =
+      engine({.state_bytes = chunks * (info.state_bytes + 16 * info.state_token_bytes)});
+  Session session(e);
+  Random random(6);
+  const Tokens prompt = random.tokens(40, 256);
+  Branch root = session.prefill(std::span(prompt));
+  std::vector<Branch> branches;
+  for (Token first = 0; first < 8; ++first) {
+    branches.push_back(root.fork());
+    branches.back().append(Tokens{40 + first});
+  }
+  session.decode(branches, greedy(100));
+  EXPECT_EQ(e.stats().rows_redundant, 0);
+}
+
 TEST_P(RecurrentLayers, FindPromptsAndGoOnBehindThem) {
   const Engine e = engine();
   Session session(e);
