@@ -29,9 +29,9 @@ struct Ranked {
 /// The number of the best of what lanes have, the lowest among equals. Ranks are no NaN.
 __device__ int best_of_warp(Ranked mine) {
   // Whole numbers in the order of ranks, 0 and -0 alike.
-  const auto bits = static_cast<std::int32_t>(__float_as_int(mine.rank + 0.0f));
-  const std::int32_t ordered = bits < 0 ? bits ^ 0x7fffffff : bits;
-  const std::int32_t best = __reduce_max_sync(kAll, ordered);
+  const int bits = __float_as_int(mine.rank + 0.0f);
+  const int ordered = bits < 0 ? bits ^ 0x7fffffff : bits;
+  const int best = __reduce_max_sync(kAll, ordered);
   return __reduce_min_sync(kAll, ordered == best ? mine.at : INT_MAX);
 }
 

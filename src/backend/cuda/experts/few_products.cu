@@ -125,9 +125,9 @@ class Stream {
   /// sums += the oldest step's; the next one takes its place. Requires kStages fetches before.
   __device__ void consume(float (&sums)[4]) {
     wait_copies<kStages - 1>();
-    const uint4 above = load_own(slot());
-    const uint4 below = load_own(slot() + kPieceBytes);
-    const uint4 rows = load_own(slot() + 2 * kPieceBytes);
+    const uint4 above = load_shared(slot());
+    const uint4 below = load_shared(slot() + kPieceBytes);
+    const uint4 rows = load_shared(slot() + 2 * kPieceBytes);
     multiply_add(sums, {above.x, below.x, above.y, below.y}, rows.x, rows.y);
     multiply_add(sums, {above.z, below.z, above.w, below.w}, rows.z, rows.w);
     fetch();
@@ -135,14 +135,6 @@ class Stream {
 
  private:
   __device__ std::uint32_t slot() const { return ring_ + slot_ * kStageBytes; }
-  static __device__ uint4 load_own(std::uint32_t from) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(from)
-                 : "memory");
-    return v;
-  }
 
   __device__ void enter_unit() {
     Unit unit;

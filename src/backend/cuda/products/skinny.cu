@@ -67,14 +67,6 @@ __device__ void copy_async(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global)
                : "memory");
 }
-__device__ uint4 load_shared(std::uint32_t shared) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(shared)
-               : "memory");
-  return v;
-}
 /// The warp's stream of steps: unit after unit of this block, its slice of k in each.
 template <class P, Epilogue kEpilogue>
 class Stream {
