@@ -98,7 +98,7 @@ class Stepper {
   Flight begin(Flight next) DENDRITE_COMPUTES;
   bool find_places(std::span<const StepRequest> requests, std::span<const StepOutcome> outcomes,
                    const StepLimits& limits, std::vector<StepPlan::NextRow>& rows)
-      DENDRITE_REQUIRES(kTreeLock);
+      DENDRITE_REQUIRES(kComputeLock, kTreeLock);
   void give_places_back(const std::vector<StepPlan::NextRow>& rows) DENDRITE_REQUIRES(kTreeLock);
 
   Parts parts_;

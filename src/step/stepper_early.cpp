@@ -64,7 +64,7 @@ bool Stepper::find_places(std::span<const StepRequest> requests,
     taken[static_cast<std::size_t>(requests[i].group)] += outcomes[i].rows;
   }
   const std::int32_t kept = parts_.backend.sampler()->kept_draws();
-  const auto place = [&](std::size_t i) {
+  const auto place = [&](std::size_t i) DENDRITE_REQUIRES(kComputeLock, kTreeLock) {
     const StepRequest& request = requests[i];
     const StepOutcome& outcome = outcomes[i];
     if (outcome.no_room) return true;
