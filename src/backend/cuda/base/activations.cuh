@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/cuda/base/numbers.cuh"
+#include "backend/ops.h"
 
 // What becomes of a gate and what it lets through, by Activation::Kind.
 namespace dendrite::cuda {
@@ -27,6 +28,20 @@ struct Clamped {
     return g * sigmoid(alpha * g) * (u + 1.0f);
   }
 };
+
+/// Calls visit(gate) with the one of these that is meant; on the host or the device, as visit is.
+#pragma nv_exec_check_disable
+template <class Visit>
+__host__ __device__ void with_gate(const Activation& activation, Visit visit) {
+  switch (activation.kind) {
+    case Activation::Kind::kSilu:
+      return visit(Silu{});
+    case Activation::Kind::kGelu:
+      return visit(Gelu{});
+    case Activation::Kind::kClamped:
+      return visit(Clamped{activation.limit, activation.alpha});
+  }
+}
 
 /// Of what has no gate.
 struct SquaredRelu {

@@ -172,13 +172,6 @@ __device__ void put_act(const ExpertsArguments& a, const Unit& unit, int column,
       narrow<bf16>(column < unit.ffn ? value : 0.0f);
 }
 
-template <typename Gate>
-__device__ void put_gated(const ExpertsArguments& a, const Unit& unit, const float (&sums)[4],
-                          int column, Gate gate) {
-#pragma unroll
-  for (int j = 0; j < 2; ++j) put_act(a, unit, column, j, gate(sums[j], sums[2 + j]));
-}
-
 __device__ void store_gated(const ExpertsArguments& a, const Unit& unit, float (&sums)[4]) {
   const int column = unit.column + Unit::of_eight();
   if (const float* bias = unit.matrix.bias) {
@@ -186,14 +179,10 @@ __device__ void store_gated(const ExpertsArguments& a, const Unit& unit, float (
 #pragma unroll
     for (int j = 0; j < 4; ++j) sums[j] += bias[j < 2 ? own : unit.ffn + own];
   }
-  switch (a.activation.kind) {
-    case Activation::Kind::kSilu:
-      return put_gated(a, unit, sums, column, Silu{});
-    case Activation::Kind::kGelu:
-      return put_gated(a, unit, sums, column, Gelu{});
-    case Activation::Kind::kClamped:
-      return put_gated(a, unit, sums, column, Clamped{a.activation.limit, a.activation.alpha});
-  }
+  with_gate(a.activation, [&](auto gate) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) put_act(a, unit, column, j, gate(sums[j], sums[2 + j]));
+  });
 }
 
 __device__ void store_outputs(const ExpertsArguments& a, const Unit& unit, const float (&sums)[4]) {

@@ -223,14 +223,7 @@ __device__ void gate_and_up(const ExpertsArguments& a, const ExpertItem& item,
       sums.at[i / 4][i % 4] += i % 4 < 2 ? of_gate : of_up;
     }
   }
-  switch (a.activation.kind) {
-    case Activation::Kind::kSilu:
-      return store_act(a, item, column, sums, Silu{});
-    case Activation::Kind::kGelu:
-      return store_act(a, item, column, sums, Gelu{});
-    case Activation::Kind::kClamped:
-      return store_act(a, item, column, sums, Clamped{a.activation.limit, a.activation.alpha});
-  }
+  with_gate(a.activation, [&](auto gate) { store_act(a, item, column, sums, gate); });
 }
 
 /// Some outputs of `down` of the item's pairs; or of `act`, of what has no gates.

@@ -73,14 +73,7 @@ __device__ void gate_and_up(const ExpertsArguments& a, const Place& p) {
     sums.add_bias(0, bias, p.column + group, ffn);
     sums.add_bias(1, bias + ffn, p.column + group, ffn);
   }
-  switch (a.activation.kind) {
-    case Activation::Kind::kSilu:
-      return store_act(a, p, sums, Silu{});
-    case Activation::Kind::kGelu:
-      return store_act(a, p, sums, Gelu{});
-    case Activation::Kind::kClamped:
-      return store_act(a, p, sums, Clamped{a.activation.limit, a.activation.alpha});
-  }
+  with_gate(a.activation, [&](auto gate) { store_act(a, p, sums, gate); });
 }
 
 /// 32 columns of `down` of the item's pairs; or of `act`, zeros behind ffn, of what has no gates.

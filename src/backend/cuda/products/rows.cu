@@ -221,18 +221,10 @@ void launch_add_normed(Tensor out, Tensor x, const float* weight, float eps, flo
 
 void launch_activate(Tensor out, Tensor gate_up, const Activation& activation,
                      cudaStream_t stream) {
-  const auto launch = [&]<typename Gate>(Gate gate) {
+  with_gate(activation, [&]<typename Gate>(Gate gate) {
     launch_early(activate_kernel<Gate>, grid_of(out), kThreads, 0, stream, out.data, out.stride,
                  gate_up.data, gate_up.stride, out.cols, gate);
-  };
-  switch (activation.kind) {
-    case Activation::Kind::kSilu:
-      return launch(Silu{});
-    case Activation::Kind::kGelu:
-      return launch(Gelu{});
-    case Activation::Kind::kClamped:
-      return launch(Clamped{activation.limit, activation.alpha});
-  }
+  });
 }
 
 void launch_scale(Tensor x, float factor, float cap, cudaStream_t stream) {
