@@ -29,6 +29,7 @@ struct AttentionOptions : BackendOptions {
   std::int64_t heads = 32;
   std::int64_t kv_heads = 8;
   std::string kv_dtype = "bf16";
+  bool values_are_keys = false;
 };
 
 /// `branches` of `own` tokens each after `prefix` tokens that they share; the last `rows` tokens of
@@ -90,6 +91,7 @@ class AttentionBench {
     const bool fp8 = options_.kv_dtype == "fp8";
     KvShape shape{1,     options_.kv_heads, head_dim,
                   pages, kPageTokens,       fp8 ? KvFormat::kFP8 : KvFormat::kBF16};
+    shape.values_are_keys = options_.values_are_keys;
     const std::int64_t layer_bytes = pages * shape.page_bytes();
     shape.layers = std::clamp<std::int64_t>(kRotatedBytes / layer_bytes, 2, kMaxLayers);
     auto store = backend_->make_kv_store(shape);
@@ -187,6 +189,7 @@ void add_attention(CLI::App& app) {
   command->add_option("--kv-dtype", options->kv_dtype, "What K and V are kept as")
       ->check(CLI::IsMember({"bf16", "fp8"}))
       ->capture_default_str();
+  command->add_flag("--values-are-keys", options->values_are_keys, "As of latents: V is K");
   command->callback([options] { AttentionBench(*options).run(); });
 }
 

@@ -217,10 +217,10 @@ void check_gather(const Tensor& out, const Tensor& x, std::span<const std::int32
 
 void check_rope(const RopeStore& args) {
   constexpr const char* kOp = "rope_and_store";
-  check_shape(kOp, "qkv", args.qkv, args.qkv.rows,
-              (args.heads + 2 * args.kv_heads) * args.head_dim);
-  check_rotary_dim(kOp, args.rotary_dim, args.head_dim);
   const KvShape& shape = args.kv->shape();
+  check_shape(kOp, "qkv", args.qkv, args.qkv.rows,
+              (args.heads + shape.vectors() * args.kv_heads) * args.head_dim);
+  check_rotary_dim(kOp, args.rotary_dim, args.head_dim);
   if (args.kv_heads != 0) check_size(kOp, "kv_heads", args.kv_heads, shape.kv_heads);
   check_size(kOp, "head_dim", args.head_dim, shape.head_dim);
   check_index(kOp, "layer", args.layer, shape.layers);

@@ -27,6 +27,8 @@ struct KvShape {
   std::int64_t page_tokens = 16;  // 8, 16 or 32
   KvFormat format = KvFormat::kBF16;
   bool guarded = false;  // debug mode: unused bytes around pages, KvStore::raw_layout
+  /// Pages hold K alone, and what attention reads as V is K: of attention through a latent.
+  bool values_are_keys = false;
   /// Layers of another size, which are numbered behind the others; none, mostly. Only a store of
   /// parts has them: make_kv_stores().
   KvLayers wide{};
@@ -37,12 +39,15 @@ struct KvShape {
     return layer < layers ? KvLayers{1, kv_heads, head_dim}
                           : KvLayers{1, wide.kv_heads, wide.head_dim};
   }
+  /// That a page holds of a token, layer and head: K and V, or K.
+  std::int64_t vectors() const { return values_are_keys ? 1 : 2; }
   /// Bytes of K or V of one token and head, but of wide layers, and of all of a token over all
   /// layers; unpadded.
   std::int64_t vector_bytes() const { return dendrite::vector_bytes(format, head_dim); }
   std::int64_t token_bytes() const {
-    return 2 * (layers * kv_heads * vector_bytes() +
-                wide.layers * wide.kv_heads * dendrite::vector_bytes(format, wide.head_dim));
+    return vectors() *
+           (layers * kv_heads * vector_bytes() +
+            wide.layers * wide.kv_heads * dendrite::vector_bytes(format, wide.head_dim));
   }
   std::int64_t page_bytes() const { return token_bytes() * page_tokens; }
 };
@@ -65,17 +70,19 @@ class KvStore {
   virtual void flush_copies() const {}
 
   /// K and V of slots [0, tokens) of one page and layer, widened to f32, in canonical order:
-  ///   k, v  [tokens, kv_heads, head_dim], those of shape().of(layer)
+  ///   k, v  [tokens, kv_heads, head_dim], those of shape().of(layer); both K where values are keys
   virtual void read(std::int32_t page, std::int64_t layer, std::int32_t tokens, std::span<float> k,
                     std::span<float> v) const = 0;
-  /// The inverse of read() for values that came from it; exact. For tests.
+  /// The inverse of read() for values that came from it; exact. Where values are keys, nobody looks
+  /// at v. For tests.
   virtual void write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                      std::span<const float> k, std::span<const float> v) = 0;
 
   /// The stored bits of slots [0, tokens) of a page in the layout of snapshots, which is the same
   /// on every device; zeros in the other slots.
   ///   out  shape().page_bytes() bytes: [layers][kv_heads][K, V][page_tokens][head_dim] of the
-  ///   format, then the same of wide layers; FP8: [head_dim] codes, then the scale (quant/e4m3.h)
+  ///   format, without V where values are keys, then the same of wide layers; FP8: [head_dim]
+  ///   codes, then the scale (quant/e4m3.h)
   /// Several threads may call it at once. Requires 0 <= tokens <= page_tokens.
   virtual void export_page(std::int32_t page, std::int32_t tokens,
                            std::span<std::byte> out) const = 0;

@@ -23,7 +23,7 @@ namespace dendrite {
 /// Arguments of Backend::rope_and_store.
 struct RopeStore : Rope {
   /// [tokens, (heads + 2 * kv_heads) * head_dim]; the q part is rewritten. Without kv_heads nothing
-  /// is stored.
+  /// is stored. Without v, (heads + kv_heads) * head_dim, where values are keys.
   Tensor qkv;
   /// [tokens]: page * page_tokens + offset; -1: K and V are not stored.
   std::span<const std::int64_t> slots;

@@ -212,6 +212,10 @@ std::string why_no_kv(const EngineCore& engine, const Snapshot& snapshot) {
           shape.wide) {
     return "K and V have another shape here than when saved";
   }
+  if (snapshot.values_are_keys != shape.values_are_keys) {
+    return shape.values_are_keys ? "V was kept beside K when saved, and is K here"
+                                 : "V was K when saved, and is kept beside it here";
+  }
   const Snapshot::States& states = snapshot.states;
   if (states.empty()) return "";
   const StateShape ours = engine.states != nullptr ? engine.states->shape() : StateShape{};
@@ -359,6 +363,7 @@ void save(SessionCore& session, ConstBranches branches, const SaveOptions& optio
   snapshot.wide = {shape.wide.layers, shape.wide.kv_heads, shape.wide.head_dim};
   snapshot.page_tokens = shape.page_tokens;
   snapshot.kv_format = shape.format;
+  snapshot.values_are_keys = shape.values_are_keys;
   snapshot.attachment = options.attachment;
   std::vector<PageSlots> pages;
   std::vector<std::int32_t> states;

@@ -30,6 +30,7 @@ struct Snapshot {
   } wide;
   std::int64_t page_tokens = 0;
   KvFormat kv_format = KvFormat::kF32;
+  bool values_are_keys = false;  // pages hold K alone
 
   TreeImage tree;
 
@@ -102,7 +103,7 @@ struct Snapshot {
   std::string attachment;               // of whoever saved it; means nothing to the engine
 
   std::int64_t page_bytes() const {
-    return 2 * page_tokens *
+    return (values_are_keys ? 1 : 2) * page_tokens *
            (layers * kv_heads * vector_bytes(kv_format, head_dim) +
             wide.layers * wide.kv_heads * vector_bytes(kv_format, wide.head_dim));
   }

@@ -204,10 +204,12 @@ void fields(Coder& c, SnapshotType& s, std::uint32_t version) {
   c.number(s.states.journal_values);
   c.array(s.states.anchors);
   c.array(s.states.journals);
-  if (version < kSnapshotVersion) return;
+  if (version < kValuesVersion) return;
   c.number(s.wide.layers);
   c.number(s.wide.kv_heads);
   c.number(s.wide.head_dim);
+  if (version < kSnapshotVersion) return;
+  small(c, s.values_are_keys);
 }
 
 /// States are of pages that are full, journals of slots with K and V, each once.
@@ -363,7 +365,8 @@ std::uint32_t version_of(const Snapshot& snapshot) {
   const auto has_salt = [](const auto& of) { return of.salt != 0; };
   const bool any = std::ranges::any_of(snapshot.tree.segments, has_salt) ||
                    std::ranges::any_of(snapshot.tree.sources, has_salt);
-  if (snapshot.wide.layers > 0) return kSnapshotVersion;
+  if (snapshot.values_are_keys) return kSnapshotVersion;
+  if (snapshot.wide.layers > 0) return kValuesVersion;
   if (!snapshot.states.empty()) return kUniformVersion;
   return any ? kStatelessVersion : kUnsaltedVersion;
 }

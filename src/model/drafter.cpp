@@ -115,6 +115,7 @@ KvShape Drafter::shape_beside(KvShape model) const {
   model.head_dim = config_.head_dim;
   model.wide = {};
   model.guarded = false;
+  model.values_are_keys = false;
   return model;
 }
 

@@ -177,6 +177,7 @@ ModelInfo info_of(const DecoderConfig& c) {
   info.vocab = c.vocab;
   info.kv.kv_heads = c.kv_heads;
   info.kv.head_dim = c.head_dim;
+  info.kv.values_are_keys = c.latent.has_value();
   if (c.wide) info.kv.wide = {0, c.wide->kv_heads, c.wide->head_dim};
   for (std::int64_t i = 0; i < c.layers; ++i) {
     if (!c.has_attention(i) || !c.has_own_kv(i)) continue;

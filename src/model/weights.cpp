@@ -144,6 +144,7 @@ AttentionShape attention_shape(const DecoderConfig& c, std::int64_t layer) {
 AttentionWidths attention_widths(const DecoderConfig& c) {
   AttentionWidths widths;
   for (std::int64_t i = 0; i < c.layers; ++i) widths.include(attention_shape(c, i));
+  if (c.latent) widths.columns = latent_shape(c).qk_columns();
   return widths;
 }
 

@@ -31,6 +31,7 @@ struct Case {
   std::int64_t rows_a_tip;
   float soft_cap = 0;
   bool sinks = false;
+  bool values_are_keys = false;
 };
 
 const std::vector<Case> kCases = {
@@ -57,6 +58,7 @@ const std::vector<Case> kCases = {
     {"sinks", 64, 8, 1, 16, 0, {300}, 9, 1, 0, true},
     {"sinks, window of 128, super-blocks", 64, 16, 2, 16, 128, {900}, 5, 30, 0, true},
     {"sinks, soft cap", 25, 3, 3, 32, 0, {90}, 3, 4, 2, true},
+    {"latents of 72", 72, 6, 1, 16, 0, {300}, 6, 2, 0, false, true},
 };
 
 /// What the kernels for tensor cores have ways of their own for: many packed rows and few, cells of
@@ -88,6 +90,9 @@ const std::vector<Case> kCudaCases = {
     {"head dim 512, groups of 8, long", 512, 8, 1, 16, 0, {9000, 4096}, 4, 1},
     {"head dim 576, groups of 20, many branches", 576, 20, 1, 16, 0, {700}, 20, 1},
     {"head dim 576, groups of 3, window of 700", 576, 3, 1, 8, 700, {900}, 3, 20},
+    {"latents of 576, groups of 20", 576, 20, 1, 16, 0, {700}, 20, 1, 0, false, true},
+    {"latents of 320, prefill", 320, 8, 1, 8, 0, {600}, 3, 40, 0, false, true},
+    {"latents of 96", 96, 5, 1, 32, 0, {600}, 3, 40, 0, false, true},
     {"sinks, head dim 64, prefill", 64, 8, 1, 16, 0, {1100}, 3, 100, 0, true},
     {"sinks, head dim 128, groups of 4, long", 128, 8, 2, 16, 0, {9000, 4100}, 6, 1, 0, true},
     {"sinks, head dim 256, groups of 8", 256, 8, 1, 16, 0, {700}, 6, 2, 0, true},
@@ -112,7 +117,7 @@ std::vector<Case> cases() {
 
 std::unique_ptr<TreeFixture> make_fixture(Backend& backend, const Case& c, KvFormat format) {
   TreeFixture::Options options;
-  options.shape = {2, c.kv_heads, c.head_dim, 0, c.page_tokens, format};
+  options.shape = {2, c.kv_heads, c.head_dim, 0, c.page_tokens, format, false, c.values_are_keys};
   std::int64_t tokens = 0;
   for (const std::int64_t trunk : c.trunks) tokens += trunk;
   options.shape.pages = tokens / c.page_tokens + 8 * (c.forks + 2) + 8;
@@ -261,6 +266,26 @@ TEST_P(AttentionOnPath, TreesOfPagesInFp8HaveTheBitsOfTheirValuesInBf16) {
                                  fixture->run(*backend, 0, fixture->rows(), cut, widened.get())),
                 -1)
           << c.name;
+    }
+  }
+}
+
+/// Where values are keys, attention has the bits that it has over pages with V that is K.
+TEST_P(AttentionOnPath, ValuesThatAreKeysHaveTheBitsOfValuesThatEqualThem) {
+  for (const KvFormat format : test::kKvFormats) {
+    const Numerics compute = format == KvFormat::kF32 ? Numerics::kF32 : Numerics::kBF16;
+    const auto backend = test::make_backend(compute, 2, GetParam());
+    for (Case c : cases()) {
+      c.values_are_keys = true;
+      const auto fixture = make_fixture(*backend, c, format);
+      const auto with_values = fixture->copied(*backend, format);
+      for (const std::uint32_t cut : {1U, 2U}) {
+        EXPECT_EQ(
+            first_difference(fixture->run(*backend, 0, fixture->rows(), cut),
+                             fixture->run(*backend, 0, fixture->rows(), cut, with_values.get())),
+            -1)
+            << c.name << ", " << name_of(format);
+      }
     }
   }
 }

@@ -196,23 +196,29 @@ TEST(GroupSplits, DoNotDependOnHowTensorsAreCut) {
 
 /// Pages of ranks are, to everybody else, those of one store.
 TEST_P(Group, PagesAreThoseOfOneStore) {
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kFP8}) {
-    SCOPED_TRACE(name_of(format));
+  for (const auto& [format, values_are_keys] : {std::pair{KvFormat::kF32, false},
+                                                {KvFormat::kBF16, false},
+                                                {KvFormat::kFP8, false},
+                                                {KvFormat::kBF16, true},
+                                                {KvFormat::kFP8, true}}) {
+    SCOPED_TRACE(std::string(name_of(format)) + (values_are_keys ? ", values are keys" : ""));
     const KvShape shape{.layers = 3,
                         .kv_heads = 4,
                         .head_dim = 16,
                         .pages = 3,
                         .page_tokens = 16,
                         .format = format,
-                        .guarded = true};
+                        .guarded = true,
+                        .values_are_keys = values_are_keys};
     const auto alone = one_->make_kv_store(shape);
     const auto shared = group_->make_kv_store(shape);
     EXPECT_EQ(shared->shape().kv_heads, 4);
     const std::int64_t count = 11 * 4 * 16;
     for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
       const Matrix k = random_.normal(count), v = random_.normal(count);
-      alone->write(1, layer, 11, k, v);
-      shared->write(1, layer, 11, k, v);
+      const std::span<const float> given = values_are_keys ? std::span<const float>() : v;
+      alone->write(1, layer, 11, k, given);
+      shared->write(1, layer, 11, k, given);
     }
     for (const auto* store : {&alone, &shared}) (*store)->copy_slots(1, 2, 7);
     const auto bytes_of = [&](const KvStore& store, std::int32_t page, std::int32_t tokens) {

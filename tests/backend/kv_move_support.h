@@ -143,13 +143,14 @@ class Image {
 
  private:
   std::byte* place(std::int64_t slot, std::int64_t layer, std::int64_t head, int value) {
-    const std::int64_t run = (layer * shape_.kv_heads + head) * 2 + value;
+    const std::int64_t run =
+        (layer * shape_.kv_heads + head) * shape_.vectors() + (shape_.values_are_keys ? 0 : value);
     const std::int64_t token = run * shape_.page_tokens + slot % shape_.page_tokens;
     return pages_[static_cast<std::size_t>(slot / shape_.page_tokens)].data() +
            token * shape_.vector_bytes();
   }
   void copy(std::int64_t from, std::int64_t to, std::int64_t layer, std::int64_t head) {
-    for (const int value : {0, 1}) {
+    for (int value = 0; value < shape_.vectors(); ++value) {
       std::memcpy(place(to, layer, head, value), place(from, layer, head, value),
                   static_cast<std::size_t>(shape_.vector_bytes()));
     }

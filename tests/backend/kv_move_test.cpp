@@ -49,6 +49,18 @@ std::vector<KvMove> some_runs(const KvShape& shape) {
   };
 }
 
+struct KindOfPages {
+  KvFormat format;
+  bool values_are_keys;
+};
+std::vector<KindOfPages> kinds_of_pages() {
+  std::vector<KindOfPages> kinds;
+  for (const KvFormat format : test::kKvFormats) {
+    for (const bool values_are_keys : {false, true}) kinds.push_back({format, values_are_keys});
+  }
+  return kinds;
+}
+
 /// Of a value, over it, at most.
 double rounding_of(KvFormat format) {
   return format == KvFormat::kF32 ? 6e-8 : format == KvFormat::kBF16 ? 1.0 / 256 : 1.0 / 16;
@@ -74,10 +86,12 @@ TEST_P(KvMoveOnPath, HasTheBitsOfTheFormula) {
     for (const Heads& h : heads) {
       if (h.rotary_dim == 0 && named.rope.theta != 5e5) continue;
       Angles angles(*backend, named.rope, std::max<std::int64_t>(4, h.rotary_dim));
-      for (const KvFormat format : test::kKvFormats) {
+      for (const auto& [format, values_are_keys] : kinds_of_pages()) {
         SCOPED_TRACE(std::string(named.name) + ", head_dim " + std::to_string(h.head_dim) +
-                     ", rotary_dim " + std::to_string(h.rotary_dim) + ", " + name_of(format));
-        const auto store = backend->make_kv_store({3, h.kv_heads, h.head_dim, 12, 8, format});
+                     ", rotary_dim " + std::to_string(h.rotary_dim) + ", " + name_of(format) +
+                     (values_are_keys ? ", values are keys" : ""));
+        const auto store = backend->make_kv_store(
+            {3, h.kv_heads, h.head_dim, 12, 8, format, false, values_are_keys});
         fill(*store, 7);
         const std::vector<KvMove> runs = some_runs(store->shape());
         KvMoves moves = angles.moves(*store, runs);
@@ -134,8 +148,9 @@ TEST_P(KvMoveOnPath, GoesFromEveryOffsetToEveryOffset) {
   const auto backend = this->backend();
   Angles angles(*backend, {}, 16);
   for (const std::int64_t page_tokens : {8, 16, 32}) {
-    for (const KvFormat format : test::kKvFormats) {
-      const auto store = backend->make_kv_store({2, 2, 16, 8, page_tokens, format});
+    for (const auto& [format, values_are_keys] : kinds_of_pages()) {
+      const auto store =
+          backend->make_kv_store({2, 2, 16, 8, page_tokens, format, false, values_are_keys});
       const std::int64_t step = page_tokens == 32 ? 3 : 1;
       for (std::int64_t from = 0; from < page_tokens; ++from) {
         for (std::int64_t to = from % step; to < page_tokens; to += step) {
@@ -148,7 +163,8 @@ TEST_P(KvMoveOnPath, GoesFromEveryOffsetToEveryOffset) {
           expected.apply(moves, angles);
           backend->move_kv(moves);
           ASSERT_TRUE(Image(*store) == expected)
-              << from << " to " << to << " of " << page_tokens << ", " << name_of(format);
+              << from << " to " << to << " of " << page_tokens << ", " << name_of(format)
+              << (values_are_keys ? ", values are keys" : "");
         }
       }
     }
@@ -332,9 +348,9 @@ TEST_P(KvMoveOnPath, TakesThousandsOfRunsWhoseArrayMayChangeAtOnce) {
 TEST_P(KvMoveOnPath, LeavesWhatSurroundsGuardedPages) {
   const auto backend = this->backend();
   for (const std::int64_t dim : {64, 7}) {
-    for (const KvFormat format : test::kKvFormats) {
+    for (const auto& [format, values_are_keys] : kinds_of_pages()) {
       Angles angles(*backend, {}, dim / 2 * 2);
-      KvShape shape{3, 2, dim, 12, 8, format, true};
+      KvShape shape{3, 2, dim, 12, 8, format, true, values_are_keys};
       const auto store = backend->make_kv_store(shape);
       const KvStore::RawLayout layout = store->raw_layout();
       std::vector<std::byte> raw(static_cast<std::size_t>(layout.page_bytes()), std::byte{0x5a});

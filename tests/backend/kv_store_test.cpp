@@ -20,7 +20,7 @@ std::vector<std::byte> random_bytes(std::int64_t count, std::uint32_t seed) {
   return out;
 }
 
-class KvStoreTest : public ::testing::TestWithParam<std::tuple<KvFormat, int, int>> {
+class KvStoreTest : public ::testing::TestWithParam<std::tuple<KvFormat, int, int, bool>> {
  protected:
   KvStoreTest() {
     shape_.layers = 3;
@@ -29,6 +29,7 @@ class KvStoreTest : public ::testing::TestWithParam<std::tuple<KvFormat, int, in
     shape_.format = std::get<0>(GetParam());
     shape_.head_dim = std::get<1>(GetParam());
     shape_.page_tokens = std::get<2>(GetParam());
+    shape_.values_are_keys = std::get<3>(GetParam());
     store_ = backend_->make_kv_store(shape_);
   }
 
@@ -37,13 +38,13 @@ class KvStoreTest : public ::testing::TestWithParam<std::tuple<KvFormat, int, in
     store_->export_page(page, tokens, out);
     return out;
   }
-  /// One value in the layout of snapshots, widened.
+  /// One value of K (0) or V (1) in the layout of snapshots, widened.
   float value(const std::vector<std::byte>& bytes, std::int64_t layer, std::int64_t head,
-              std::int64_t half, std::int64_t token, std::int64_t i) const {
+              std::int64_t part, std::int64_t token, std::int64_t i) const {
+    const std::int64_t run = shape_.values_are_keys ? layer * shape_.kv_heads + head
+                                                    : (layer * shape_.kv_heads + head) * 2 + part;
     const std::byte* vector =
-        bytes.data() +
-        (((layer * shape_.kv_heads + head) * 2 + half) * shape_.page_tokens + token) *
-            shape_.vector_bytes();
+        bytes.data() + (run * shape_.page_tokens + token) * shape_.vector_bytes();
     switch (shape_.format) {
       case KvFormat::kF32: {
         float out;
@@ -106,6 +107,33 @@ TEST_P(KvStoreTest, TheLayoutIsTheOneThatIsDocumented) {
   }
 }
 
+TEST_P(KvStoreTest, WhatIsWrittenIsReadAndLeavesOtherTokensAlone) {
+  const auto page_tokens = static_cast<std::int32_t>(shape_.page_tokens);
+  const std::vector<std::byte> before = random_bytes(shape_.page_bytes(), 5);
+  store_->import_page(1, before);
+  const std::int32_t tokens = 5;
+  const auto count = static_cast<std::size_t>(tokens * shape_.kv_heads * shape_.head_dim);
+  std::vector<float> k(count), v(count);
+  for (std::size_t i = 0; i < count; ++i) {  // exact in every format
+    k[i] = static_cast<float>(static_cast<int>(i * 7 % 15) - 7);
+    v[i] = static_cast<float>(static_cast<int>(i * 11 % 13) - 6);
+  }
+  store_->write(1, 2, tokens, k, shape_.values_are_keys ? std::span<const float>() : v);
+  if (shape_.values_are_keys) v = k;
+  std::vector<float> got_k(count), got_v(count);
+  store_->read(1, 2, tokens, got_k, got_v);
+  EXPECT_EQ(got_k, k);
+  EXPECT_EQ(got_v, v);
+  // Of its page, the other tokens of that layer, and the other layers.
+  const std::vector<std::byte> after = exported(1, page_tokens);
+  const std::int64_t vector_bytes = shape_.vector_bytes();
+  const std::int64_t of_layer = shape_.page_bytes() / shape_.layers;
+  for (std::int64_t i = 0; i < shape_.page_bytes(); ++i) {
+    if (i >= 2 * of_layer && i / vector_bytes % page_tokens < tokens) continue;
+    ASSERT_EQ(after[static_cast<std::size_t>(i)], before[static_cast<std::size_t>(i)]) << i;
+  }
+}
+
 TEST_P(KvStoreTest, RefusesOtherSizes) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(shape_.page_bytes()) + 1);
   EXPECT_THROW(store_->import_page(0, bytes), Error);
@@ -165,10 +193,26 @@ TEST(KvStoreBytes, PagesInFp8TakeHalfOfThoseInBf16) {
   }
 }
 
+TEST(KvStoreBytes, PagesWhoseValuesAreKeysTakeHalf) {
+  const auto backend = test::make_backend(Numerics::kBF16, 1, test::kernel_paths().front());
+  for (const KvFormat format : test::kKvFormats) {
+    for (const std::int64_t page_tokens : {8, 16, 32}) {
+      KvShape shape{2, 1, 576, 3, page_tokens, format};
+      const std::int64_t both = backend->make_kv_store(shape)->raw_layout().page_bytes();
+      const std::int64_t page_bytes = shape.page_bytes();
+      shape.values_are_keys = true;
+      EXPECT_EQ(2 * shape.page_bytes(), page_bytes);
+      // (CPUs keep V in whole lines, GPUs begin pages on 16 bytes.)
+      const std::int64_t keys = backend->make_kv_store(shape)->raw_layout().page_bytes();
+      EXPECT_LE(2 * keys, both + 2 * shape.layers * 64) << name_of(format);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, KvStoreTest,
                          ::testing::Combine(::testing::ValuesIn(test::kKvFormats),
                                             ::testing::Values(64, 80, 6, 7),
-                                            ::testing::Values(8, 16, 32)));
+                                            ::testing::Values(8, 16, 32), ::testing::Bool()));
 
 }  // namespace
 }  // namespace dendrite

@@ -23,14 +23,16 @@ class RopeOnPath : public testing::TestWithParam<std::string> {};
 TEST_P(RopeOnPath, RopeRotatesNormsAndStores) {
   struct Case {
     std::int64_t heads, kv_heads, dim, rotary, page_tokens;
-    bool norm, value_norm = false;
+    bool norm, value_norm = false, values_are_keys = false;
   };
-  for (const Case c : {Case{4, 2, 64, 64, 16, false}, Case{3, 1, 24, 24, 8, true},
-                       Case{7, 1, 80, 40, 32, true}, Case{2, 2, 25, 12, 16, false},
-                       Case{2, 1, 128, 128, 16, true}, Case{2, 2, 48, 48, 16, true, true}}) {
+  for (const Case c :
+       {Case{4, 2, 64, 64, 16, false}, Case{3, 1, 24, 24, 8, true}, Case{7, 1, 80, 40, 32, true},
+        Case{2, 2, 25, 12, 16, false}, Case{2, 1, 128, 128, 16, true},
+        Case{2, 2, 48, 48, 16, true, true}, Case{4, 1, 72, 8, 16, false, false, true},
+        Case{3, 2, 25, 24, 8, true, false, true}}) {
     for (const KvFormat format : test::kKvFormats) {
       const std::int64_t rows = 20;
-      const std::int64_t width = (c.heads + 2 * c.kv_heads) * c.dim;
+      const std::int64_t width = (c.heads + (c.values_are_keys ? 1 : 2) * c.kv_heads) * c.dim;
       Random random(static_cast<std::uint32_t>(c.dim));
       const auto x = random.normal(rows * width);
       const auto q_norm = random.normal(c.dim);
@@ -42,7 +44,8 @@ TEST_P(RopeOnPath, RopeRotatesNormsAndStores) {
         for (const float angle : angles) cos_sin.push_back(std::sin(angle));
       }
       const auto backend = test::make_backend(Numerics::kF32, 2, GetParam());
-      const auto store = backend->make_kv_store({3, c.kv_heads, c.dim, 6, c.page_tokens, format});
+      const auto store = backend->make_kv_store(
+          {3, c.kv_heads, c.dim, 6, c.page_tokens, format, false, c.values_are_keys});
       std::vector<std::int64_t> slots;
       for (std::int64_t r = 0; r < rows; ++r) slots.push_back(2 * c.page_tokens + 3 + r);
       slots[4] = -1;
@@ -129,6 +132,10 @@ TEST_P(RopeOnPath, RopeRotatesNormsAndStores) {
             EXPECT_LE(relative_error(std::span(k).subspan(at, size),
                                      expected_head(r, c.heads + h, k_norm)),
                       stored_tolerance);
+            if (c.values_are_keys) {
+              EXPECT_EQ(v, k);
+              continue;
+            }
             std::vector<double> value;
             double square = 0;
             for (std::int64_t i = 0; i < c.dim; ++i) {

@@ -226,8 +226,16 @@ TEST(KvStore, CopySlotsCarriesExactlyTheTokensInAllLayers) {
   const auto backend = test::make_backend(Numerics::kF32, 1, test::kernel_paths().front());
   for (const KvFormat format : test::kKvFormats) {
     for (const std::int64_t page_tokens : {8, 16, 32}) {
-      for (const std::int64_t dim : {24, 25, 64, 80}) {
-        const auto store = backend->make_kv_store({3, 2, dim, 4, page_tokens, format});
+      for (const auto& [dim, values_are_keys] : {std::pair<std::int64_t, bool>{24, false},
+                                                 {25, false},
+                                                 {64, false},
+                                                 {80, false},
+                                                 {24, true},
+                                                 {25, true},
+                                                 {64, true},
+                                                 {80, true}}) {
+        const auto store =
+            backend->make_kv_store({3, 2, dim, 4, page_tokens, format, false, values_are_keys});
         Random random(2);
         const auto tokens = static_cast<std::int32_t>(page_tokens);
         const std::int64_t count = page_tokens * 2 * dim;

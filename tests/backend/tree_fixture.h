@@ -173,10 +173,11 @@ class TreeFixture {
     return plan;
   }
 
-  /// A copy of all pages in another format, which is to hold their values.
+  /// A copy of all pages in another format, which is to hold their values; K and V of each.
   std::unique_ptr<KvStore> copied(Backend& backend, KvFormat format) const {
     KvShape shape = store_->shape();
     shape.format = format;
+    shape.values_are_keys = false;
     auto copy = backend.make_kv_store(shape);
     const auto tokens = static_cast<std::int32_t>(shape.page_tokens);
     std::vector<float> k(
@@ -223,9 +224,10 @@ class TreeFixture {
     const std::int64_t room = std::max<std::int64_t>(rows(), 256);  // for padded passes
     std::vector<Owned> qkv;
     for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-      qkv.emplace_back(backend, room, query_dim_ + 2 * kv_dim);
+      const std::int64_t columns = query_dim_ + shape.vectors() * kv_dim;
+      qkv.emplace_back(backend, room, columns);
       auto values = rows_to_store(layer);
-      values.resize(static_cast<std::size_t>(room * (query_dim_ + 2 * kv_dim)));
+      values.resize(static_cast<std::size_t>(room * columns));
       qkv.back().set(backend, values);
     }
     const Owned out(backend, room, query_dim_);
@@ -369,7 +371,7 @@ class TreeFixture {
            position % page_tokens;
   }
 
-  /// Of all rows: query, K and V.
+  /// Of all rows: query, K and, where it is stored, V.
   std::vector<float> rows_to_store(std::int64_t layer) const {
     const KvShape& shape = store_->shape();
     const std::int64_t kv_dim = shape.kv_heads * shape.head_dim;
@@ -383,6 +385,7 @@ class TreeFixture {
       const auto query = queries_.begin() + r * query_dim_;
       values.insert(values.end(), query, query + query_dim_);
       for (const auto* from : {&k, &v}) {
+        if (from == &v && shape.values_are_keys) continue;
         const auto token = from->begin() + offset * kv_dim;
         values.insert(values.end(), token, token + kv_dim);
       }

@@ -15,10 +15,8 @@ inline void PrintTo(const ComposeCase& c, std::ostream* out) {
   *out << c.model << " " << c.dtype << " " << c.page_tokens;
 }
 
-inline constexpr ComposeCase kComposeCases[] = {{"llama_f32", "f32", 8},
-                                                {"tinyllama", "bf16", 16},
-                                                {"mistral_swa", "f32", 32},
-                                                {"qwen3", "bf16", 8},
-                                                {"tinyllama", "bf16_fp8", 16}};
+inline constexpr ComposeCase kComposeCases[] = {
+    {"llama_f32", "f32", 8}, {"tinyllama", "bf16", 16},     {"mistral_swa", "f32", 32},
+    {"qwen3", "bf16", 8},    {"tinyllama", "bf16_fp8", 16}, {"deepseek_v3", "bf16", 16}};
 
 }  // namespace dendrite

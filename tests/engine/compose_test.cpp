@@ -130,6 +130,7 @@ TEST_P(Compose, MovesKAndCopiesV) {
       const double k = got[p * 2 * slot + i] - expected[p * 2 * slot + i];
       error += k * k;
       norm += static_cast<double>(expected[p * 2 * slot + i]) * expected[p * 2 * slot + i];
+      if (shape.values_are_keys && i < slot / 2) continue;  // what is rotated of a latent
       ASSERT_EQ(got[(p * 2 + 1) * slot + i], expected[(p * 2 + 1) * slot + i]);
     }
   }

@@ -84,6 +84,14 @@ TEST_P(WideHeads, BranchesOfPromptsAndOfRecordedStepsReplay) {
   }
 }
 
+TEST_P(WideHeads, PagesHoldALatentOnce) {
+  const std::string name = GetParam().name;
+  if (!name.starts_with("latent")) GTEST_SKIP() << "of latents";
+  const EngineInfo info = engine(false).info();
+  const std::int64_t kept = 64 + (name == "latent_of_256" ? 256 : 512);
+  EXPECT_EQ(info.kv_token_bytes, 2 * (info.kv_dtype == "fp8" ? kept + 1 : 2 * kept));
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, WideHeads,
                          ::testing::Values(Case{"latent_of_512", latent(512), "bf16"},
                                            Case{"latent_of_256", latent(256), "bf16"},

@@ -59,8 +59,8 @@ void check_in_memory(const Snapshot& snapshot, std::span<const std::byte> seed) 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   try {
-    const auto version = static_cast<std::uint32_t>(kUnsaltedVersion + size % 4);
-    static_assert(kUnsaltedVersion + 3 == kSnapshotVersion);
+    const auto version = static_cast<std::uint32_t>(kUnsaltedVersion + size % 5);
+    static_assert(kUnsaltedVersion + 4 == kSnapshotVersion);
     const Snapshot snapshot = parse_snapshot(bytes, version, "x.snap");
     fuzz_check(problem_of(snapshot.tree, snapshot.page_tokens).empty(), "the tree is sound");
     fuzz_check(snapshot.branches.size() == snapshot.tree.tips.size(), "a tip a branch");

@@ -255,6 +255,22 @@ TEST_F(SnapshotFileTest, GivesBackLayersOfTwoSizes) {
   EXPECT_ERROR(read(save(s)), "their head_dim is 0; expected 1 to 16384");
 }
 
+TEST_F(SnapshotFileTest, GivesBackPagesWhoseValuesAreKeys) {
+  Snapshot s = with_states();
+  s.values_are_keys = true;
+  EXPECT_EQ(s.page_bytes(), 8 * 2 * 1 * 4 * 4);
+  const auto path = save(s);
+  EXPECT_EQ(bytes_of(path)[8], 9);
+  EXPECT_EQ(read(path), 3 + 6);
+  EXPECT_TRUE(SnapshotReader(path).snapshot().values_are_keys);
+  // As an older version it has pages of half their size, and something behind its fields.
+  std::string older = bytes_of(path);
+  older[8] = 8;
+  seal_snapshot(std::as_writable_bytes(std::span(older)));
+  EXPECT_ERROR(SnapshotReader(std::as_bytes(std::span(older))),
+               "something follows the last record");
+}
+
 TEST_F(SnapshotFileTest, EveryByteOfStatesCounts) {
   const std::string whole = bytes_of(save(with_states()));
   const std::size_t states =

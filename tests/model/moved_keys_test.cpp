@@ -148,7 +148,13 @@ TEST_P(MovedKeys, OfTheFirstLayerAreThoseComputedThere) {
       for (std::int64_t i = 0; i < kTokens; ++i) {
         const auto [k, v] = m.first_layer(MovedModel::slot(moved, kBefore + i));
         const auto [expected_k, expected_v] = m.first_layer(MovedModel::slot(behind, kBefore + i));
-        ASSERT_EQ(v, expected_v) << "token " << i;
+        if (m.info().kv.values_are_keys) {  // the latent, which is more than half of it
+          ASSERT_EQ(v, k);
+          ASSERT_TRUE(std::ranges::equal(std::span(v).last(v.size() / 2),
+                                         std::span(expected_v).last(v.size() / 2)));
+        } else {
+          ASSERT_EQ(v, expected_v) << "token " << i;
+        }
         for (std::size_t j = 0; j < k.size(); ++j) {
           const auto difference = static_cast<double>(k[j]) - static_cast<double>(expected_k[j]);
           error += difference * difference;

@@ -86,7 +86,7 @@ void Attention::run_rows(const Job& job, std::int64_t row_begin, std::int64_t ro
   const std::int64_t super_stride = whole ? output_states : outputs * output_states;
   grow(states_, (whole ? threads : 1) * super_blocks * super_stride * 4);
   const std::int64_t scratch_words =
-      (attention_scratch_words(slice_rows * job.group, layout.padded_dim) + 63) / 64 * 64;
+      (attention_scratch_words(slice_rows * job.group, layout) + 63) / 64 * 64;
   grow(scratch_, threads * scratch_words * 4);
   auto* states = reinterpret_cast<float*>(states_.data());
   const float* q = job.args.q.data;

@@ -193,13 +193,14 @@ struct GateArgs {
 ///   V of a page and head  [page_tokens / 2][padded][2]   bf16   or  [page_tokens][padded]   f32
 /// so that a step of Q K^T (dims) and one of P V (tokens) look like a step of a weight panel.
 /// FP8 is as bf16 with codes of a byte; behind V are the scales of vectors, [2][page_tokens], K's
-/// first (quant/e4m3.h).
+/// first (quant/e4m3.h). Where values are keys there is no V, nor its scales.
 struct KvLayout {
   KvFormat format = KvFormat::kBF16;
   std::int64_t head_dim = 0;
   std::int64_t padded_dim = 0;  // multiple of kHeadPad
   std::int64_t page_tokens = 0;
   int page_shift = 0;              // page_tokens = 1 << page_shift
+  bool values_are_keys = false;    // KvShape
   std::int64_t word_bytes = 4;     // of a pair, or of a value of f32
   std::int64_t v_offset = 0;       // from K to V of one page, layer and head
   std::int64_t scales_offset = 0;  // from K to the scales, FP8 only
@@ -248,11 +249,16 @@ struct AttentionTask {
 /// Words, for each of padded_dim, of the part of a task's scratch that holds K of a block of pages
 /// narrower than a vector, or K and V of one that was widened from FP8.
 inline constexpr std::int64_t kBlockWords = kBlockTokens + 8;
+/// Likewise of the part behind it, V of a block whose values are its keys: of f32 at most.
+constexpr std::int64_t value_words(const KvLayout& layout) {
+  return layout.values_are_keys ? kBlockTokens : 0;
+}
 
 /// Words of scratch that a task of so many rows x group needs.
-constexpr std::int64_t attention_scratch_words(std::int64_t micro_rows, std::int64_t padded_dim) {
-  const std::int64_t query_words = (padded_dim + 63) / 64 * 64;
-  return (micro_rows + 15) * query_words + (kBlockWords + kBlockTokens / 2 + 16) * padded_dim +
+constexpr std::int64_t attention_scratch_words(std::int64_t micro_rows, const KvLayout& layout) {
+  const std::int64_t query_words = (layout.padded_dim + 63) / 64 * 64;
+  return (micro_rows + 15) * query_words +
+         (kBlockWords + value_words(layout) + kBlockTokens / 2 + 16) * layout.padded_dim +
          40 * kBlockTokens;
 }
 

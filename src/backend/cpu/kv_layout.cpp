@@ -71,10 +71,13 @@ KvLayout make_layout(const KvShape& shape) {
   layout.page_tokens = shape.page_tokens;
   while ((std::int64_t{1} << layout.page_shift) < shape.page_tokens) ++layout.page_shift;
   layout.word_bytes = values_of_a_word(layout) * size_of(shape.format);
+  layout.values_are_keys = shape.values_are_keys;
   layout.v_offset = round_up(key_steps(layout) * shape.page_tokens * layout.word_bytes);
-  layout.scales_offset =
-      layout.v_offset + layout.padded_dim * shape.page_tokens * size_of(shape.format);
-  const std::int64_t scales = shape.format == KvFormat::kFP8 ? 2 * shape.page_tokens : 0;
+  const std::int64_t values =
+      shape.values_are_keys ? 0 : layout.padded_dim * shape.page_tokens * size_of(shape.format);
+  layout.scales_offset = layout.v_offset + values;
+  const std::int64_t scales =
+      shape.format == KvFormat::kFP8 ? shape.vectors() * shape.page_tokens : 0;
   layout.head_stride = round_up(layout.scales_offset + scales);
   layout.layer_stride = layout.head_stride * shape.kv_heads;
   layout.page_stride = layout.layer_stride * shape.layers;

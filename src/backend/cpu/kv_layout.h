@@ -23,6 +23,11 @@ inline std::int64_t key_steps(const KvLayout& layout) {
 }
 
 enum class KvPart : std::uint8_t { kK, kV };
+/// Those that pages hold.
+inline std::span<const KvPart> parts_of(const KvLayout& layout) {
+  static constexpr KvPart kParts[] = {KvPart::kK, KvPart::kV};
+  return std::span(kParts).first(layout.values_are_keys ? 1 : 2);
+}
 
 /// From `head` to the scales of a part, one a token. FP8 only.
 inline std::int64_t scales_of(const KvLayout& layout, KvPart part) {

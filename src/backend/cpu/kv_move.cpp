@@ -99,7 +99,9 @@ class Mover {
           move_vectors(run, from, to);
         } else {
           move_keys(from, to);
-          move_values(from + layout_.v_offset, to + layout_.v_offset);
+          if (!layout_.values_are_keys) {
+            move_values(from + layout_.v_offset, to + layout_.v_offset);
+          }
         }
         from += layout_.head_stride;
         to += layout_.head_stride;
@@ -230,16 +232,16 @@ class Mover {
     std::array<float, kMaxHeadDim> room;
     const std::span key = std::span(room).first(static_cast<std::size_t>(layout_.head_dim));
     for (std::int64_t t = 0; t < count_; ++t) {
-      get_vector(layout_, from, KvPart::kV, from_ + t, stored.data());
-      put_vector(layout_, to, KvPart::kV, to_ + t, stored.data());
-      get_vector(layout_, from, KvPart::kK, from_ + t, stored.data());
-      if (turned_ > 0) {
-        widen_vector(layout_.format, stored.data(), key);
-        turn_vector(key.data(), RunAngles::row(args_, run.old_position + t),
-                    RunAngles::row(args_, run.new_position + t));
-        round_vector(layout_.format, key, stored.data());
+      for (const KvPart part : parts_of(layout_)) {
+        get_vector(layout_, from, part, from_ + t, stored.data());
+        if (part == KvPart::kK && turned_ > 0) {
+          widen_vector(layout_.format, stored.data(), key);
+          turn_vector(key.data(), RunAngles::row(args_, run.old_position + t),
+                      RunAngles::row(args_, run.new_position + t));
+          round_vector(layout_.format, key, stored.data());
+        }
+        put_vector(layout_, to, part, to_ + t, stored.data());
       }
-      put_vector(layout_, to, KvPart::kK, to_ + t, stored.data());
     }
   }
 

@@ -64,9 +64,11 @@ void CpuKvStore::copy_slots(std::int32_t from, std::int32_t to, std::int32_t tok
         const std::int64_t offset = step * shape_.page_tokens * word;
         std::memcpy(target + offset, source + offset, k_bytes);
       }
-      std::memcpy(target + layout_.v_offset, source + layout_.v_offset, v_bytes);
+      if (!shape_.values_are_keys) {
+        std::memcpy(target + layout_.v_offset, source + layout_.v_offset, v_bytes);
+      }
       if (shape_.format != KvFormat::kFP8) continue;
-      for (const KvPart part : {KvPart::kK, KvPart::kV}) {
+      for (const KvPart part : parts_of(layout_)) {
         const std::int64_t offset = scales_of(layout_, part);
         std::memcpy(target + offset, source + offset, static_cast<std::size_t>(tokens));
       }
@@ -83,27 +85,32 @@ void CpuKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t tokens
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
     for (std::int64_t token = 0; token < tokens; ++token) {
       const auto first = static_cast<std::size_t>(token * shape_.kv_heads + head) * dim;
-      get_vector(layout_, at(page, layer, head), KvPart::kK, token, stored.data());
-      widen_vector(shape_.format, stored.data(), k.subspan(first, dim));
-      get_vector(layout_, at(page, layer, head), KvPart::kV, token, stored.data());
-      widen_vector(shape_.format, stored.data(), v.subspan(first, dim));
+      for (const KvPart part : parts_of(layout_)) {
+        const std::span<float> out = part == KvPart::kK ? k : v;
+        get_vector(layout_, at(page, layer, head), part, token, stored.data());
+        widen_vector(shape_.format, stored.data(), out.subspan(first, dim));
+      }
     }
   }
+  if (shape_.values_are_keys)
+    std::copy_n(k.begin(), tokens * shape_.kv_heads * shape_.head_dim, v.begin());
 }
 
 void CpuKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t tokens,
                        std::span<const float> k, std::span<const float> v) {
   check_page("write", shape_, page, tokens);
-  check_page_values("write", shape_, layer, tokens, k.size(), v.size());
+  check_page_values("write", shape_, layer, tokens, k.size(),
+                    shape_.values_are_keys ? k.size() : v.size());
   const auto dim = static_cast<std::size_t>(shape_.head_dim);
   std::array<std::byte, kMaxVectorBytes> stored;
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
     for (std::int64_t token = 0; token < tokens; ++token) {
       const auto first = static_cast<std::size_t>(token * shape_.kv_heads + head) * dim;
-      round_vector(shape_.format, k.subspan(first, dim), stored.data());
-      put_vector(layout_, at(page, layer, head), KvPart::kK, token, stored.data());
-      round_vector(shape_.format, v.subspan(first, dim), stored.data());
-      put_vector(layout_, at(page, layer, head), KvPart::kV, token, stored.data());
+      for (const KvPart part : parts_of(layout_)) {
+        const std::span<const float> in = part == KvPart::kK ? k : v;
+        round_vector(shape_.format, in.subspan(first, dim), stored.data());
+        put_vector(layout_, at(page, layer, head), part, token, stored.data());
+      }
     }
   }
 }
@@ -118,7 +125,7 @@ void CpuKvStore::export_page(std::int32_t page, std::int32_t tokens,
   std::byte* to = out.data();
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
-      for (const KvPart part : {KvPart::kK, KvPart::kV}) {
+      for (const KvPart part : parts_of(layout_)) {
         for (std::int64_t token = 0; token < tokens; ++token) {
           get_vector(layout_, at(page, layer, head), part, token, to + token * stride);
         }
@@ -137,7 +144,7 @@ void CpuKvStore::import_page(std::int32_t page, std::span<const std::byte> in) {
   const std::byte* from = in.data();
   for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
     for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
-      for (const KvPart part : {KvPart::kK, KvPart::kV}) {
+      for (const KvPart part : parts_of(layout_)) {
         for (std::int64_t token = 0; token < shape_.page_tokens; ++token, from += stride) {
           put_vector(layout_, at(page, layer, head), part, token, from);
         }

@@ -64,6 +64,7 @@ void GroupKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t tok
   for (std::size_t rank = 0; rank < of_ranks_.size(); ++rank) {
     in_turns(rows, values(), rank, of_ranks_.size(), [&](std::size_t to, std::size_t from) {
       std::ranges::copy(k.subspan(from, values()), keys.subspan(to).begin());
+      if (shape_.values_are_keys) return;
       std::ranges::copy(v.subspan(from, values()), values_of.subspan(to).begin());
     });
     of_ranks_[rank]->write(page, layer, tokens, keys, values_of);

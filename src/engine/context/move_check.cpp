@@ -50,7 +50,7 @@ std::optional<std::string> problem_of_moves(Backend& backend, Model& model, cons
   Tip& brought = probe->add(moved);
   double error = 0;
   double size = 0;
-  bool same_v = true;
+  bool same_v = true;  // or there is none
   probe->compare(computed, brought, 0, kBefore, kBefore + count,
                  [&](std::int64_t, const KvProbe::Values& right, const KvProbe::Values& of) {
                    for (std::size_t i = 0; i < right.k.size(); ++i) {
@@ -58,7 +58,7 @@ std::optional<std::string> problem_of_moves(Backend& backend, Model& model, cons
                      error += k * k;
                      size += static_cast<double>(right.k[i]) * right.k[i];
                    }
-                   same_v = same_v && std::ranges::equal(right.v, of.v);
+                   same_v = same_v && (like.values_are_keys || std::ranges::equal(right.v, of.v));
                  });
   // Of two roundings beside one.
   const double most = like.format == KvFormat::kF32    ? 1e-6

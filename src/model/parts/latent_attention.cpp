@@ -94,20 +94,20 @@ void LatentAttention::keep(Tensor hidden, const PassInputs& pass) {
   const Tensor latent = in.columns(shape_.query_columns(), shape_.rank);
   backend_.rms_norm(latent, latent, weights_.latent_norm.weight->data(), weights_.latent_norm.eps);
   const Tensor queries = queries_of(in);
-  const Tensor qkv = scratch_.qkv.first_rows(rows);
+  const Tensor qk = scratch_.qkv.first_rows(rows);
   const std::int64_t kept = shape_.kept_dim();
-  const Tensor latents = qkv.columns_from(shape_.rotary_dim);
+  const Tensor latents = qk.columns_from(shape_.rotary_dim);
   backend_.head_products({latents, kept, queries, shape_.query_dim(), weights_.absorb});
-  backend_.copy_heads({qkv, kept, queries.columns_from(shape_.plain_dim), shape_.query_dim(),
+  backend_.copy_heads({qk, kept, queries.columns_from(shape_.plain_dim), shape_.query_dim(),
                        shape_.heads, shape_.rotary_dim});
-  // K and V of one head: what is rotated, and the latent. Of V only the latent is of use.
-  const std::int64_t keys = shape_.heads * kept;
-  backend_.copy_heads({qkv.columns_from(keys), kept,
-                       in.columns_from(shape_.query_columns() + shape_.rank), 0, 2,
+  // K of one head: what is rotated, and the latent, which alone is of use where it is read as V.
+  const std::int64_t key = shape_.heads * kept;
+  backend_.copy_heads({qk.columns_from(key), kept,
+                       in.columns_from(shape_.query_columns() + shape_.rank), 0, 1,
                        shape_.rotary_dim});
-  backend_.copy_heads({latents.columns_from(keys), kept, latent, 0, 2, shape_.rank});
+  backend_.copy_heads({latents.columns_from(key), kept, latent, 0, 1, shape_.rank});
   RopeStore rope;
-  rope.qkv = qkv;
+  rope.qkv = qk;
   rope.heads = shape_.heads;
   rope.kv_heads = 1;
   rope.head_dim = shape_.kept_dim();

@@ -32,9 +32,9 @@ struct LatentWeights {
 };
 
 /// Attention through a latent: keys and values of all heads are products of one vector a token,
-/// which alone is kept, as K and V of one head. Queries are multiplied with what would make keys,
-/// what is attended with what would make values, so no key is ever made. Source: DeepSeek-AI 2024,
-/// arXiv:2405.04434.
+/// which alone is kept, as K of one head whose V it is. Queries are multiplied with what would make
+/// keys, what is attended with what would make values, so no key is ever made. Source: DeepSeek-AI
+/// 2024, arXiv:2405.04434.
 class LatentAttention final : public Mixer {
  public:
   /// `scratch` outlives it.

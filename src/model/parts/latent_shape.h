@@ -31,6 +31,8 @@ struct LatentShape : LatentSizes {
   /// Of the first product: latents, or queries, then what keys and values are made of.
   std::int64_t query_columns() const { return query_rank > 0 ? query_rank : heads * query_dim(); }
   std::int64_t in_columns() const { return query_columns() + kept_dim(); }
+  /// Of what is compared: queries of all heads, and the one key.
+  std::int64_t qk_columns() const { return (heads + 1) * kept_dim(); }
 };
 
 }  // namespace dendrite

@@ -19,7 +19,7 @@ inline Tensor packed(Tensor scratch, std::int64_t rows, std::int64_t cols) {
 /// Device memory that the parts of a model's layers use one after the other.
 struct LayerScratch {
   Tensor normed;        // [max_rows, dim]
-  Tensor qkv;           // [max_rows, AttentionShape::columns()]
+  Tensor qkv;           // [max_rows, AttentionShape::columns()], or LatentShape::qk_columns()
   Tensor attended;      // [max_rows, heads * head_dim]
   Tensor gated;         // the same, of attention with gates
   Tensor latent_in;     // [max_rows, LatentShape::in_columns()], where there is such attention

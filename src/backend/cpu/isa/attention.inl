@@ -9,6 +9,7 @@
 // to -inf, and values outside are never multiplied (they may be NaN). So a tile's P V runs jointly
 // only where all its rows see, and each row alone before and after; always in ascending order.
 // Pages in FP8 are widened block by block, once for all rows of a task, and go on as one page in bf16 (e4m3.inl).
+// Where values are keys, so is V made of K, which its product cannot be formed of as it lies.
 // Floor: 4 * micro-rows * tokens * head_dim / peak of the instruction, or the pages' bytes / read
 // bandwidth. ops_bench prints the share. Source of the running softmax: Milakov & Gimelshein 2018,
 // arXiv:1805.02867. Included inside an unnamed namespace by the path's file.
@@ -28,9 +29,11 @@ struct AttentionTile {
   const std::byte* key_column[kBlockVectors];  // address of each column vector's first step
   std::int64_t key_step_bytes;                 // from step to step of a column vector
   const std::byte* page[kBlock / 8];           // K of the block's pages, or of what they are widened to
+  const std::byte* values[kBlock / 8];         // V of them
   float* scores;                               // [kAttentionTileRows][kBlock]
   std::uint32_t* weights;                      // [kAttentionTileRows][kBlock / 2], dot format only
   std::byte* gathered;                         // K of a block, of pages narrower than a vector; of FP8 K and V
+  std::byte* turned;                           // V of a block whose values are its keys
   std::int64_t record;                         // floats of a state record
   std::int64_t steps;                          // of Q K^T
   std::int64_t query_chunk_words;              // from a chunk of all queries to the next
@@ -80,7 +83,7 @@ DENDRITE_NOINLINE void value_columns(const AttentionTile& tile, const typename F
   const KvLayout& layout = tile.layout;
   const std::int64_t step_bytes = layout.padded_dim * 4;
   const int page_shift = layout.page_shift;
-  const std::int64_t v_offset = layout.v_offset + column * F::kColumnBytes;
+  const std::int64_t of_column = column * F::kColumnBytes;
   Float a[M][N];
   o += column * kLanes;
   DENDRITE_UNROLL
@@ -95,7 +98,7 @@ DENDRITE_NOINLINE void value_columns(const AttentionTile& tile, const typename F
     const int page_end = (page + 1) << page_shift;
     const int stop = page_end < tokens.end ? page_end : tokens.end;
     const std::byte* v =
-        tile.page[page] + v_offset + (token - page_begin) / F::kValues * step_bytes;
+        tile.values[page] + of_column + (token - page_begin) / F::kValues * step_bytes;
     for (; token < stop; token += F::kValues) {
       F::step(a, Adjacent{v}, x, p_stride);
       v += step_bytes;
@@ -145,7 +148,7 @@ void value_half(const AttentionTile& tile, const typename F::Word* p, float* o, 
     const KvLayout& layout = tile.layout;
     const int page = token >> layout.page_shift;
     const int pair = token / 2;
-    const std::byte* v = tile.page[page] + layout.v_offset +
+    const std::byte* v = tile.values[page] +
                          (token - (page << layout.page_shift)) / 2 * layout.padded_dim * 4;
     for (std::int64_t column = 0; column < layout.padded_dim; column += kLanes) {
       Float a[1][1] = {{Vector::load(o + column)}};
@@ -333,6 +336,19 @@ DENDRITE_INLINE std::int64_t step_bytes_of(const AttentionTask& task) {
   return larger(task.layout.page_tokens, kLanes) * 4;
 }
 
+/// Points the tile at V of the block's pages, which are located.
+void locate_values(AttentionTile& tile, std::int64_t tokens) {
+  const KvLayout& layout = tile.layout;
+  if (layout.values_are_keys) {
+    const bool widened = tile.task->layout.format == KvFormat::kFP8;
+    const std::int64_t step_bytes = widened ? kWidenedStepBytes : layout.page_tokens * 4;
+    return turn_block(layout, tile.page, step_bytes, tokens, tile.turned, tile.values);
+  }
+  for (std::int64_t page = 0; page * layout.page_tokens < tokens; ++page) {
+    tile.values[page] = tile.page[page] + layout.v_offset;
+  }
+}
+
 /// Points the tile at the pages of one block; columns past the last page repeat it (their scores
 /// are selected away).
 void locate_block(AttentionTile& tile, const std::int32_t* ids, std::int64_t tokens,
@@ -347,6 +363,7 @@ void locate_block(AttentionTile& tile, const std::int32_t* ids, std::int64_t tok
       tile.page[page] = tile.task->pages + ids[page] * layout.page_stride;
     }
   }
+  locate_values(tile, tokens);
   if (layout.page_tokens >= kLanes) {
     for (int v = 0; v < kBlockVectors; ++v) {
       const std::int64_t token = v * kLanes;
@@ -420,6 +437,7 @@ void attend(const AttentionTask& task) {
   tile.scores = reinterpret_cast<float*>(after_queries);
   tile.weights = after_queries + kAttentionTileRows * kBlock;
   tile.gathered = reinterpret_cast<std::byte*>(tile.weights + kAttentionTileRows * kBlock / 2);
+  tile.turned = tile.gathered + kBlockWords * layout.padded_dim * 4;
   tile.key_step_bytes = step_bytes_of(task);
   tile.record = state_floats(layout.padded_dim);
   begin_rows(task, [&](std::int64_t micro_row, const float* q) {

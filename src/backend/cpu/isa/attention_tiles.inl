@@ -39,7 +39,7 @@ const std::byte* group_values(const TiledAttention& job, int group, Range seen) 
   const std::int64_t step_bytes = job.padded_dim * 4;
   const int begin = group * kGroupTokens;
   const auto at = [&](int token) {
-    return job.block.page[token >> layout.page_shift] + layout.v_offset +
+    return job.block.values[token >> layout.page_shift] +
            (token & (layout.page_tokens - 1)) / 2 * step_bytes;
   };
   if (layout.page_tokens >= kGroupTokens && seen.begin <= begin &&
@@ -265,6 +265,8 @@ TiledAttention begin_tiled(const AttentionTask& task, std::int64_t micro_rows) {
   rest += 2 * kTileRows * (kBlock / 2);
   block.gathered = reinterpret_cast<std::byte*>(rest);
   rest += kBlockWords * layout.padded_dim;
+  block.turned = reinterpret_cast<std::byte*>(rest);
+  rest += value_words(layout) * layout.padded_dim;
   job.cut_values = rest;
   rest += kBlock / 2 * layout.padded_dim;
   job.sums = reinterpret_cast<float*>(rest);

@@ -95,6 +95,7 @@ void widen_block(const AttentionTask& task, const std::int32_t* ids, std::int64_
     const std::int64_t first = page * from.page_tokens;
     widen_keys(from, head, head + from.scales_offset, steps, out + first * 4,
                kWidenedStepBytes);
+    if (from.values_are_keys) continue;
     const std::byte* scales = head + from.scales_offset + from.page_tokens;
     const std::byte* codes = head + from.v_offset;
     std::byte* words = out + to.v_offset + first / 2 * to.padded_dim * 4;
@@ -116,6 +117,7 @@ DENDRITE_INLINE KvLayout widened_layout(const KvLayout& from) {
   to.format = KvFormat::kBF16;
   to.head_dim = from.head_dim;
   to.padded_dim = from.padded_dim;
+  to.values_are_keys = from.values_are_keys;
   to.page_tokens = kBlock;
   while ((std::int64_t{1} << to.page_shift) < kBlock) ++to.page_shift;
   to.v_offset = (from.head_dim + 1) / 2 * kWidenedStepBytes;

@@ -226,7 +226,7 @@ DENDRITE_INLINE void store_slot(const RopeArgs& args, std::int64_t slot, std::in
   std::byte* page =
       args.pages + slot / tokens * args.layout.page_stride + head * args.layout.head_stride;
   store_key(args.layout, page, slot % tokens, key);
-  store_value(args.layout, page, slot % tokens, value);
+  if (!args.layout.values_are_keys) store_value(args.layout, page, slot % tokens, value);
 }
 
 void rope_and_store(const RopeArgs& args, std::int64_t begin, std::int64_t end) {

@@ -94,10 +94,10 @@ __device__ void add_chunk(State<kDims>& state, const AttentionArguments& args, c
     const std::int64_t index = token - item.begin;
     const std::int32_t page = args.plan.pages[item.first_page + (index >> kv.page_shift)];
     const std::byte* data = kv.data + page * kv.page_stride;
-    const std::int64_t vector = kv_head * 2 * kv.page_tokens + (index & (kv.page_tokens - 1));
+    const std::int64_t vector = kv_head * kv.head_vectors + (index & (kv.page_tokens - 1));
     keys = reinterpret_cast<const T*>(data) + vector * kv.head_dim;
     key_factor = factor_of<T>(kv, data, vector);
-    value_factor = factor_of<T>(kv, data, vector + kv.page_tokens);
+    value_factor = factor_of<T>(kv, data, vector + kv.value_vectors);
   }
   float score = seen ? dot(q, keys, key_factor, kv.head_dim) : -INFINITY;
   if (args.cap > 0 && seen) score = args.cap * tanhf(score * args.cap_factor);
@@ -109,7 +109,7 @@ __device__ void add_chunk(State<kDims>& state, const AttentionArguments& args, c
 #pragma unroll
   for (int j = 0; j < kDims; ++j) state.o[j] *= factor;
   const auto address = reinterpret_cast<unsigned long long>(keys);
-  const std::int64_t value_offset = kv.page_tokens * kv.head_dim;
+  const std::int64_t value_offset = kv.value_vectors * kv.head_dim;
   for (auto t = static_cast<int>(begin - chunk); t < static_cast<int>(end - chunk); ++t) {
     const float p = __shfl_sync(kAll, weight, t);
     float of_token = 1;

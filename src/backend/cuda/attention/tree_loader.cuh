@@ -72,14 +72,14 @@ class Loader {
     low_ = tile.low;
     next_block_ = args_.plan.blocks + tile.first_block;
     const std::int64_t kv_head = slice_of(args_, work_ % slices).kv_head;
-    const std::int64_t run = kv_head * 2 * args_.kv.page_tokens;
+    const std::int64_t vectors = kv_head * args_.kv.head_vectors;
     const std::byte* source =
-        args_.kv.data + run * kDim * kValueBytes + threadIdx.x % kRowPieces * 16;
+        args_.kv.data + vectors * kDim * kValueBytes + threadIdx.x % kRowPieces * 16;
     const int mask = args_.kv.page_tokens - 1;
     source_[0] = source + (first_row_ & mask) * kDim * kValueBytes;
     source_[1] = source + ((first_row_ + kRowStep) & mask) * kDim * kValueBytes;
     if constexpr (kFormat == KvFormat::kFP8) {
-      scales_ = args_.kv.data + args_.kv.scales_offset + run + (first_row_ & mask);
+      scales_ = args_.kv.data + args_.kv.scales_offset + vectors + (first_row_ & mask);
     }
     find_pages(tile.first_page);
   }
@@ -102,7 +102,7 @@ class Loader {
   __device__ void issue() {
     if (more_) {
       constexpr bool kIsKeys = kChunk < kChunks / 2;
-      const int offset = (kIsKeys ? 0 : args_.kv.page_tokens * kDim * kValueBytes) +
+      const int offset = (kIsKeys ? 0 : args_.kv.value_vectors * kDim * kValueBytes) +
                          kChunk % (kChunks / 2) * kPanelDims * kValueBytes;
       const std::uint32_t target = target_ + filled_ * kChunkBytes;
       // The last chunk may have less of the head: zeros behind it.
@@ -115,7 +115,7 @@ class Loader {
       }
       if constexpr (kFormat == KvFormat::kFP8) {
         if (copies_scales(first_row_)) {
-          const std::byte* scales = scales_ + (kIsKeys ? 0 : args_.kv.page_tokens);
+          const std::byte* scales = scales_ + (kIsKeys ? 0 : args_.kv.value_vectors);
 #pragma unroll
           for (int i = 0; i < kCopies; ++i) {  // all of these pages are the block's
             copy_scales(scales_at(filled_) + i * kRowStep,

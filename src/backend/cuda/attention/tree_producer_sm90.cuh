@@ -185,11 +185,10 @@ class Producer {
   __device__ void bring(const Work& work) {
     const TreeTile& one = work.tiles[0];
     const TreeTile& other = work.tiles[1];
-    const int page_bytes = args_.kv.page_tokens * kDim * kValueBytes;  // of K or V of a head
-    const std::byte* keys =
-        args_.kv.data + work.slice.kv_head * 2 * page_bytes + threadIdx.x % kRowPieces * 16;
     // Of a page's vectors, K's of the head are `vectors` and on.
-    const int vectors = work.slice.kv_head * 2 * args_.kv.page_tokens;
+    const int vectors = work.slice.kv_head * args_.kv.head_vectors;
+    const std::byte* keys =
+        args_.kv.data + vectors * kDim * kValueBytes + threadIdx.x % kRowPieces * 16;
     Stream first = start(one, 0);
     Stream second{};
     if (!work.shared && other.row_count > 0) second = start(other, kHalf);
@@ -198,8 +197,9 @@ class Producer {
       // K, then V. (A loop, since copying in FP8 takes many instructions.)
 #pragma unroll kIsCodes ? 1 : 2
       for (int part = 0; part < 2; ++part) {
-        const std::byte* from = keys + part * page_bytes;
-        const int of_part = vectors + part * args_.kv.page_tokens;
+        const int of_values = part * args_.kv.value_vectors;
+        const std::byte* from = keys + of_values * kDim * kValueBytes;
+        const int of_part = vectors + of_values;
         if (first.left > 0) {
           copy(first, from, of_part, 0, first_end);
           if (part == 1 && --first.left > 0) step(first, one.low);

@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(kMoveThreads)
     const int token = unit / places;
     const Place place(unit % places, kCount, args.half);
     const bool two = place.second < args.head_dim;
+    const bool has_values = args.value_bytes > 0;
     const bool turned = place.pairs && run.old_angles != nullptr;
     Rotation<kCount> rotation;
     if (turned) {
@@ -99,10 +100,10 @@ __global__ void __launch_bounds__(kMoveThreads)
         if (mine >= item_end) continue;
         const std::byte* source = from + at[u];
         keys[u][0].load(source);
-        values[u][0].load(source + args.value_bytes);
+        if (has_values) values[u][0].load(source + args.value_bytes);
         if (!two) continue;
         keys[u][1].load(source + second);
-        values[u][1].load(source + args.value_bytes + second);
+        if (has_values) values[u][1].load(source + args.value_bytes + second);
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
@@ -117,10 +118,10 @@ __global__ void __launch_bounds__(kMoveThreads)
         }
         std::byte* target = to + at[u];
         keys[u][0].store(target);
-        values[u][0].store(target + args.value_bytes);
+        if (has_values) values[u][0].store(target + args.value_bytes);
         if (!two) continue;
         keys[u][1].store(target + second);
-        values[u][1].store(target + args.value_bytes + second);
+        if (has_values) values[u][1].store(target + args.value_bytes + second);
       }
     }
   }
@@ -209,9 +210,11 @@ void move_kv(const Device& device, Staging& staging, const KvMoves& args) {
   MoveArguments move{};
   move.data = view.data;
   move.layer_bytes = shape.layers > 1 ? store.view(1).data - view.data : 0;
-  move.value_bytes = view.page_tokens * view.head_dim * size_of(view.format);
-  move.head_bytes = 2 * move.value_bytes;
-  move.page_tokens = view.page_tokens;
+  const std::int64_t token_bytes = view.head_dim * size_of(view.format);
+  move.value_bytes = view.value_vectors * token_bytes;
+  move.head_bytes = view.head_vectors * token_bytes;
+  move.head_vectors = view.head_vectors;
+  move.value_vectors = view.value_vectors;
   move.head_dim = static_cast<std::int32_t>(view.head_dim);
   move.half = static_cast<std::int32_t>(args.rotary_dim / 2);
   move.kv_heads = static_cast<std::uint32_t>(view.kv_heads);

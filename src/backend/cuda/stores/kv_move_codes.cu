@@ -144,6 +144,7 @@ __global__ void __launch_bounds__(kMoveThreads) code_kernel(const MoveArguments 
   const auto group = static_cast<std::uint32_t>(team / width);
   if (group >= groups) return;
   const bool turned = run.old_angles != nullptr;
+  const bool has_values = args.value_bytes > 0;
   for (int token = team % width; token < run.count; token += width) {
     Rotation<kCount> rotation[kSteps];
     if (turned) {
@@ -169,11 +170,12 @@ __global__ void __launch_bounds__(kMoveThreads) code_kernel(const MoveArguments 
         if (mine >= item_end) continue;
         const std::byte* data = args.data + layers[u];
         const std::byte* from = data + run.from + begin + heads[u] * args.head_bytes;
-        const std::byte* scale = data + run.from_scale + token + heads[u] * 2 * args.page_tokens;
+        const std::byte* scale = data + run.from_scale + token + heads[u] * args.head_vectors;
         places.load(keys[u], from);
-        places.load(values[u], from + args.value_bytes);
         keys[u].scale = static_cast<std::uint8_t>(scale[0]);
-        values[u].scale = static_cast<std::uint8_t>(scale[args.page_tokens]);
+        if (!has_values) continue;
+        places.load(values[u], from + args.value_bytes);
+        values[u].scale = static_cast<std::uint8_t>(scale[args.value_vectors]);
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
@@ -181,12 +183,12 @@ __global__ void __launch_bounds__(kMoveThreads) code_kernel(const MoveArguments 
         if (turned) places.turn(keys[u], rotation, args.inverse_scale2, mask);
         std::byte* data = args.data + layers[u];
         std::byte* to = data + run.to + begin + heads[u] * args.head_bytes;
-        std::byte* scale = data + run.to_scale + token + heads[u] * 2 * args.page_tokens;
+        std::byte* scale = data + run.to_scale + token + heads[u] * args.head_vectors;
         places.store(keys[u], to);
-        places.store(values[u], to + args.value_bytes);
+        if (has_values) places.store(values[u], to + args.value_bytes);
         if (lane > 0) continue;
         scale[0] = static_cast<std::byte>(keys[u].scale);
-        scale[args.page_tokens] = static_cast<std::byte>(values[u].scale);
+        if (has_values) scale[args.value_vectors] = static_cast<std::byte>(values[u].scale);
       }
     }
   }

@@ -22,10 +22,11 @@ struct MoveRun {
 struct MoveArguments {
   std::byte* data;  // page 0 of layer 0
   const MoveRun* runs;
-  std::int64_t layer_bytes;  // from layer to layer
-  std::int64_t head_bytes;   // from head to head of a page
-  std::int64_t value_bytes;  // from K to V of a head
-  std::int32_t page_tokens;
+  std::int64_t layer_bytes;    // from layer to layer
+  std::int64_t head_bytes;     // from head to head of a page
+  std::int64_t value_bytes;    // from K to V of a head; 0: there is none
+  std::int32_t head_vectors;   // KvView
+  std::int32_t value_vectors;  // KvView
   std::int32_t head_dim;
   std::int32_t half;  // rotary_dim / 2
   std::uint32_t kv_heads;

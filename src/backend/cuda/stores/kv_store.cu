@@ -15,6 +15,7 @@ namespace {
 // A guarded store: [canary][page][canary, guard] for each page of each layer.
 constexpr std::int64_t kBefore = 64;
 constexpr std::int64_t kAfter = 64 + 448;
+constexpr std::int64_t kPageAlign = 16;
 
 /// What one launch copies, as its argument (of 4 KB at most).
 struct CopyList {
@@ -27,14 +28,14 @@ struct CopyLayout {
   std::byte* data;  // page 0 of layer 0
   std::int64_t layer;
   std::int64_t page;
-  std::int64_t run;  // from (head, K or V) to the next
+  std::int64_t run;  // from (head, K or V) to the next; or from head to head, of K alone
   std::int64_t token;
   std::int64_t scales;  // from a page to its scales; 0: none
   std::int64_t scale;   // of a run
 };
 
-/// The first tokens of each (head, K or V) run of a page, in all layers; scales by whole words.
-/// grid (kv_heads * 2, layers, copies)
+/// The first tokens of each run of a page, in all layers; scales by whole words.
+/// grid (runs, layers, copies)
 template <typename Word>
 __global__ void copy_slots_kernel(const __grid_constant__ CopyLayout at,
                                   const __grid_constant__ CopyList list) {
@@ -59,7 +60,7 @@ CudaKvStore::CudaKvStore(Device& device, const KvShape& shape)
     : device_(device),
       shape_(shape),
       before_(shape.guarded ? kBefore : 0),
-      after_(shape.guarded ? kAfter : 0),
+      after_((shape.guarded ? kAfter : 0) + (kPageAlign - page_bytes() % kPageAlign) % kPageAlign),
       page_stride_(before_ + page_bytes() + after_) {
   check_kv_shape(shape);
   // Runs of whole words for any head_dim: page_tokens is a multiple of 8.
@@ -75,8 +76,10 @@ KvView view_of(const KvShape& shape) {
   view.head_dim = shape.head_dim;
   view.page_tokens = static_cast<std::int32_t>(shape.page_tokens);
   view.page_shift = shape.page_tokens == 8 ? 3 : shape.page_tokens == 16 ? 4 : 5;
+  view.head_vectors = static_cast<std::int32_t>(shape.vectors() * shape.page_tokens);
+  view.value_vectors = shape.values_are_keys ? 0 : view.page_tokens;
   view.format = shape.format;
-  view.scales_offset = 2 * shape.kv_heads * shape.page_tokens * shape.head_dim;
+  view.scales_offset = shape.kv_heads * view.head_vectors * shape.head_dim;
   return view;
 }
 
@@ -119,7 +122,7 @@ void CudaKvStore::launch(const std::vector<SlotCopy>& copies) const {
     const std::size_t count = std::min(CopyList::kMost, copies.size() - begin);
     CopyList list;
     std::copy_n(copies.data() + begin, count, list.copies);
-    const dim3 grid(static_cast<unsigned>(2 * shape_.kv_heads),
+    const dim3 grid(static_cast<unsigned>(shape_.vectors() * shape_.kv_heads),
                     static_cast<unsigned>(shape_.layers), static_cast<unsigned>(count));
     kernel<<<grid, 128, 0, device_.stream()>>>(layout, list);
     check(cudaGetLastError(), "copy_slots");
@@ -157,7 +160,11 @@ void CudaKvStore::read(std::int32_t page, std::int64_t layer, std::int32_t token
       const auto dim = static_cast<std::size_t>(shape_.head_dim);
       const auto first = static_cast<std::size_t>(token * shape_.kv_heads + head) * dim;
       vectors.widen(bytes, head, 0, token, k.subspan(first, dim));
-      vectors.widen(bytes, head, 1, token, v.subspan(first, dim));
+      if (shape_.values_are_keys) {
+        std::ranges::copy(k.subspan(first, dim), v.subspan(first).begin());
+      } else {
+        vectors.widen(bytes, head, 1, token, v.subspan(first, dim));
+      }
     }
   }
 }
@@ -167,7 +174,8 @@ void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t toke
   const DeviceScope here = device_.scope();
   check_page("write", shape_, page, tokens);
   flush_copies();
-  check_page_values("write", shape_, layer, tokens, k.size(), v.size());
+  check_page_values("write", shape_, layer, tokens, k.size(),
+                    shape_.values_are_keys ? k.size() : v.size());
   std::vector<std::byte> bytes = get("write", page, layer);
   const PageVectors vectors(shape_);
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
@@ -175,6 +183,7 @@ void CudaKvStore::write(std::int32_t page, std::int64_t layer, std::int32_t toke
       const auto dim = static_cast<std::size_t>(shape_.head_dim);
       const auto first = static_cast<std::size_t>(token * shape_.kv_heads + head) * dim;
       vectors.round(k.subspan(first, dim), bytes, head, 0, token);
+      if (shape_.values_are_keys) continue;
       vectors.round(v.subspan(first, dim), bytes, head, 1, token);
     }
   }

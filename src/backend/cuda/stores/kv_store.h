@@ -13,8 +13,8 @@ namespace dendrite::cuda {
 /// one head is one run of memory, a warp reads a token's values in one piece, and a page of one
 /// layer is as snapshots have it. In FP8 these are the codes; behind those of a page of a layer are
 /// its scales  [kv_heads][K, V][page_tokens],  so that codes begin on 16 bytes where head_dim is a
-/// multiple of that, and four scales on 4. In a guarded store each page of a layer has unused bytes
-/// around it.
+/// multiple of that, and four scales on 4. Where values are keys (KvShape) there is no V in all
+/// this. Pages of a layer begin on 16 bytes; in a guarded store each has unused bytes around it.
 struct KvView {
   std::byte* data = nullptr;     // page 0 of one layer
   std::int64_t page_stride = 0;  // bytes from page to page
@@ -22,6 +22,8 @@ struct KvView {
   std::int64_t head_dim = 0;
   std::int32_t page_tokens = 16;
   std::int32_t page_shift = 4;
+  std::int32_t head_vectors = 32;   // from a head of a page to the next
+  std::int32_t value_vectors = 16;  // from its K to its V; 0: values are keys
   KvFormat format = KvFormat::kBF16;
   std::int64_t scales_offset = 0;  // bytes from a page to its scales; FP8 only
 };
@@ -53,9 +55,9 @@ class CudaKvStore final : public KvStore {
 
  private:
   std::int64_t layer_bytes() const { return page_stride_ * shape_.pages; }
-  /// Of one layer: a multiple of 16.
+  /// Of one layer.
   std::int64_t page_bytes() const { return vectors() * shape_.vector_bytes(); }
-  std::int64_t vectors() const { return 2 * shape_.kv_heads * shape_.page_tokens; }
+  std::int64_t vectors() const { return shape_.vectors() * shape_.kv_heads * shape_.page_tokens; }
   bool has_scales() const { return shape_.format == KvFormat::kFP8; }
   std::byte* page(std::int32_t page, std::int64_t layer) const {
     return memory_.data() + layer * layer_bytes() + page * page_stride_ + before_;
@@ -69,8 +71,8 @@ class CudaKvStore final : public KvStore {
 
   Device& device_;
   KvShape shape_;
-  std::int64_t before_;  // bytes before each page of a layer that are not its own
-  std::int64_t after_;
+  std::int64_t before_;       // bytes before each page of a layer that are not its own
+  std::int64_t after_;        // and behind it
   std::int64_t page_stride_;  // of one layer, with those
   Memory memory_;
   mutable std::mutex mutex_;  // debug mode reads while another thread runs a pass

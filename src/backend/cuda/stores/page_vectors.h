@@ -24,9 +24,9 @@ class PageVectors {
   void split_scales(std::span<const std::byte> in, std::span<std::byte> page) const;
 
  private:
-  std::int64_t vectors() const { return 2 * shape_.kv_heads * shape_.page_tokens; }
+  std::int64_t vectors() const { return shape_.vectors() * shape_.kv_heads * shape_.page_tokens; }
   std::int64_t number(std::int64_t head, int part, std::int64_t token) const {
-    return (2 * head + part) * shape_.page_tokens + token;
+    return (shape_.vectors() * head + part) * shape_.page_tokens + token;
   }
   /// Of a vector's values and of its scale, from the page.
   std::size_t values_at(std::int64_t number) const {

@@ -51,6 +51,7 @@ struct Places {
       if (args.extra_stores[e].row == row) store(args.extra_stores[e].slot);
     }
   }
+  __device__ bool has_values() const { return args.kv.value_vectors > 0; }
   /// For all lanes of the warp, before value_of(). x: the head of k or q.
   __device__ void norm_values(const float* x) {
     if (kv_head < 0 || args.v_norm == nullptr) return;
@@ -64,7 +65,7 @@ struct Places {
 };
 
 /// What becomes of the values of one head of one row, which lies at x: put() for each element i,
-/// rotated, then finish(). Keys also take their value along.
+/// rotated, then finish(). Keys also take their value along, where there are such.
 template <typename T>
 class Sink {
  public:
@@ -78,11 +79,12 @@ class Sink {
       x[i] = rotated;
       return;
     }
-    const float value = places_.value_of(x, i);
+    const bool has_values = places_.has_values();
+    const float value = has_values ? places_.value_of(x, i) : 0.0f;
     places_.each([&](std::int64_t slot) {
       const KvView& kv = places_.args.kv;
       slot_data<T>(kv, slot, places_.kv_head, false)[i] = narrow<T>(rotated);
-      slot_data<T>(kv, slot, places_.kv_head, true)[i] = narrow<T>(value);
+      if (has_values) slot_data<T>(kv, slot, places_.kv_head, true)[i] = narrow<T>(value);
     });
   }
   __device__ void finish() const {}
@@ -108,7 +110,7 @@ class Sink<Codes> {
       return;
     }
     keep(0, i, rotated);
-    keep(1, i, places_.value_of(x, i));
+    if (places_.has_values()) keep(1, i, places_.value_of(x, i));
   }
   /// For all lanes of the warp.
   __device__ void finish() {
@@ -116,6 +118,7 @@ class Sink<Codes> {
     __syncwarp();
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
+      if (part == 1 && !places_.has_values()) break;
       const std::uint32_t scale = e4m3_scale_of(__reduce_max_sync(0xffffffffu, most_[part]));
       places_.each([&](std::int64_t slot) { store(slot, part, scale); });
     }
@@ -213,8 +216,8 @@ void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream) {
 }
 
 bool rotates_in_product(const RopeArguments& args) {
-  return args.kv.format == KvFormat::kBF16 && args.q_norm == nullptr && args.k_norm == nullptr &&
-         args.v_norm == nullptr && args.rotary_dim == args.head_dim;
+  return args.kv.format == KvFormat::kBF16 && args.kv.value_vectors > 0 && args.q_norm == nullptr &&
+         args.k_norm == nullptr && args.v_norm == nullptr && args.rotary_dim == args.head_dim;
 }
 
 void check_rope_launch(const RopeArguments& args) {

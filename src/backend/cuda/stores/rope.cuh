@@ -22,9 +22,8 @@ template <typename T>
 __device__ T* slot_data(const KvView& kv, std::int64_t slot, std::int64_t head, bool value) {
   const std::int64_t page = slot >> kv.page_shift;
   const std::int64_t offset = slot - (page << kv.page_shift);
-  const std::int64_t run = head * 2 + (value ? 1 : 0);
-  return reinterpret_cast<T*>(kv.data + page * kv.page_stride) +
-         (run * kv.page_tokens + offset) * kv.head_dim;
+  const std::int64_t vector = head * kv.head_vectors + (value ? kv.value_vectors : 0) + offset;
+  return reinterpret_cast<T*>(kv.data + page * kv.page_stride) + vector * kv.head_dim;
 }
 
 /// FP8: its scale.
@@ -32,9 +31,9 @@ __device__ inline std::uint8_t* slot_scale(const KvView& kv, std::int64_t slot, 
                                            bool value) {
   const std::int64_t page = slot >> kv.page_shift;
   const std::int64_t offset = slot - (page << kv.page_shift);
-  const std::int64_t run = head * 2 + (value ? 1 : 0);
+  const std::int64_t vector = head * kv.head_vectors + (value ? kv.value_vectors : 0) + offset;
   return reinterpret_cast<std::uint8_t*>(kv.data + page * kv.page_stride + kv.scales_offset) +
-         run * kv.page_tokens + offset;
+         vector;
 }
 
 /// Values i and i + head_dim / 2 of a head of q, k or v; see rotates_in_product().

@@ -22,7 +22,7 @@ struct RopeArguments : Rope {
 void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream);
 /// Whether a product may do the same with its sums (Epilogue::kRope): whole heads are rotated and
 /// none is normed, pages hold bf16 (in FP8 a head's
-/// largest value decides on all of it).
+/// largest value decides on all of it), K and V of it.
 bool rotates_in_product(const RopeArguments& args);
 /// Throws Error naming the shape if launch_rope_and_store failed.
 void check_rope_launch(const RopeArguments& args);
