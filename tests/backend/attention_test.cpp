@@ -322,7 +322,9 @@ TEST(Sanitized, AttentionOfPassesOverALongTrunk) {
                         Case{"head dim 64", 64, 32, 8, 16, 0, {1300}, 5, 1},
                         Case{"head dim 128, window", 128, 16, 2, 16, 700, {1500}, 3, 2},
                         Case{"head dim 128, soft cap", 128, 8, 4, 16, 0, {700}, 3, 1, 50},
-                        Case{"head dim 256, soft cap", 256, 8, 4, 16, 300, {700}, 3, 1, 50}}) {
+                        Case{"head dim 256, soft cap", 256, 8, 4, 16, 300, {700}, 3, 1, 50},
+                        Case{"head dim 576", 576, 20, 1, 16, 0, {700}, 3, 1},
+                        Case{"latents of 576", 576, 20, 1, 16, 0, {1300}, 5, 1, 0, false, true}}) {
     check_passes(*backend, c, KvFormat::kBF16);
   }
 }

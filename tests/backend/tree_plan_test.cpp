@@ -184,6 +184,7 @@ TEST(TreePlan, RowsSeeEachTokenOnceInOrderHoweverTilesAreCut) {
         shape.slices = 2;
         shape.workers = workers;
         shape.pairs = turn % 2 == 0;
+        shape.wide = turn % 4 == 1;
         flat.build(plan, shape);
         ASSERT_NO_FATAL_FAILURE(check(tree, plan, flat))
             << "turn " << turn << ", window " << window.size;
@@ -204,6 +205,7 @@ TEST(TreePlan, ATokenLaterThePlanIsThatOfAFreshOne) {
     shape.slice_heads = seed % 5 == 4 ? 40 : 1 << seed % 4;  // one row a tile, too
     shape.slices = 1 << seed % 3;
     shape.pairs = seed % 3 != 0;
+    shape.wide = seed % 6 == 3;
     std::vector<AttentionWindow> windows = {
         0, 128 * (1 + seed % 8), 77 * (1 + seed), {51 * (1 + seed), true}};
     std::vector<TreePlan> flat(windows.size());
@@ -240,7 +242,7 @@ TEST(TreePlan, ATokenLaterThePlanIsThatOfAFreshOne) {
 TEST(TreePlan, SlicesOfHeadsAreAsFewAsTilesAllowAndHoldEachHead) {
   for (const std::int64_t head_dim : {64, 80, 96, 128, 192, 256, 320, 512, 576}) {
     for (std::int64_t group = 1; group <= 300; ++group) {
-      const HeadSlices slices = slice_heads(group, head_dim);
+      const HeadSlices slices = slice_heads(group, tile_rows(head_dim));
       ASSERT_LE(slices.heads, tile_rows(head_dim));
       ASSERT_LE(slices.heads, group);
       ASSERT_GE(slices.count * slices.heads, group);

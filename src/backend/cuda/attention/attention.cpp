@@ -60,14 +60,16 @@ void Attention::declare(const PassInputs& inputs, PassArrays& arrays) {
     const KvShape& kv = inputs.kv_of(plan).shape();
     const TreePlan& tree = plans_.of(plan, tree_attention_.shape(inputs.heads, kv));
     stage(arrays, tree, plan);
-    states_.grow(4 * tree_state_floats(tree.slots(), inputs.heads, kv.head_dim));
+    states_.grow(4 * (tree_attention_.group_floats(kv) +
+                      tree_state_floats(tree.slots(), inputs.heads, kv.head_dim)));
   }
 }
 
 void Attention::run_on_tensor_cores(const AttentionArgs& args) {
   const AttentionPlan& plan = *args.plan;
   if (plan.positions.empty()) return;
-  const TreePlan& tree = plans_.of(plan, tree_attention_.shape(args.heads, args.kv->shape()));
+  const KvShape& kv = args.kv->shape();
+  const TreePlan& tree = plans_.of(plan, tree_attention_.shape(args.heads, kv));
   TreeAttentionArguments attention;
   attention.q = args.q;
   attention.heads = args.heads;
@@ -75,8 +77,7 @@ void Attention::run_on_tensor_cores(const AttentionArgs& args) {
   attention.cap_factor = args.soft_cap > 0 ? args.scale / args.soft_cap : 0.0f;
   attention.sinks = args.sinks;
   attention.kv = view(args);
-  const std::int64_t head_dim = attention.kv.head_dim;
-  attention.slices = slice_heads(args.heads / attention.kv.kv_heads, head_dim);
+  attention.slices = tree_attention_.slices(args.heads, kv);
   attention.plan = stage(staging_, tree, plan);
   attention.plan.first_new = stage_first_new(staging_);
   attention.plan.max_rows = args.q.rows;
@@ -87,10 +88,13 @@ void Attention::run_on_tensor_cores(const AttentionArgs& args) {
   } else {
     attention.out = args.out.tensor();
   }
-  states_.grow(4 * tree_state_floats(tree.slots(), args.heads, head_dim));
+  const std::int64_t groups = tree_attention_.group_floats(kv);
+  states_.grow(4 * (groups + tree_state_floats(tree.slots(), args.heads, kv.head_dim)));
   // All that there is room for, so that a recorded launch serves plans with more.
-  attention.slots = states_.size_bytes() / (4 * tree_state_floats(1, args.heads, head_dim));
-  attention.states = states_.floats();
+  attention.slots =
+      (states_.size_bytes() / 4 - groups) / tree_state_floats(1, args.heads, kv.head_dim);
+  attention.groups = states_.floats();
+  attention.states = states_.floats() + groups;
   tree_attention_.launch(attention, device_.stream());
   check_attention_launch(args);
 }

@@ -31,7 +31,7 @@ struct TreeAttentionArguments {
   std::int64_t out_bf16_ld = 0;
   Tensor q;
   std::int64_t heads = 0;
-  HeadSlices slices;             // slice_heads(heads / kv.kv_heads, kv.head_dim)
+  HeadSlices slices;             // TreeAttention::slices()
   float scale_log2e = 1;         // of the scores, capped ones, too, times log2(e)
   float cap_factor = 0;          // scores become tanh(cap_factor * q . k) first; 0: they do not
   const float* sinks = nullptr;  // AttentionArgs::sinks
@@ -39,6 +39,7 @@ struct TreeAttentionArguments {
   TreePlanView plan;
   float* states = nullptr;  // [slots][heads][head_dim], then [slots][heads][2]
   std::int64_t slots = 0;   // that `states` has room for
+  float* groups = nullptr;  // TreeAttention::group_floats()
 };
 
 }  // namespace dendrite::cuda

@@ -26,10 +26,16 @@ constexpr std::array<HeadKernel, 2 * sizeof...(kDims)> kernels_of() {
 }
 
 constexpr auto kTileKernels = kernels_of<TileKernel, 64, 80, 96, 128, 192, 256, 320, 512, 576>();
+template <int... kDims>
+constexpr std::array<HeadKernel, sizeof...(kDims)> wide_kernels_of() {
+  return {{{kDims, KvFormat::kBF16, WideKernel<kDims>::prepare, WideKernel<kDims>::launch}...}};
+}
 #ifdef DENDRITE_CUDA_SM90
 constexpr auto kPairKernels = kernels_of<PairKernel, 64, 80, 96, 128>();
+constexpr auto kWideKernels = wide_kernels_of<192, 256, 320, 512, 576>();
 #else
 constexpr std::array<HeadKernel, 0> kPairKernels{};
+constexpr std::array<HeadKernel, 0> kWideKernels{};
 #endif
 
 const HeadKernel* find(std::span<const HeadKernel> kernels, std::int64_t head_dim,
@@ -70,36 +76,57 @@ TreeAttention::TreeAttention() {
   warpgroups_ = attribute_of(device, cudaDevAttrComputeCapabilityMajor) == 9 &&
                 attribute_of(device, cudaDevAttrComputeCapabilityMinor) == 0;
   for (const HeadKernel& kernel : kTileKernels) {
-    if (!pairs(kernel.head_dim)) kernel.prepare(shared_bytes_);
+    if (kind(kernel.head_dim, kernel.format) == Kind::kTiles) kernel.prepare(shared_bytes_);
   }
-  for (const HeadKernel& kernel : kPairKernels) {
-    if (pairs(kernel.head_dim)) kernel.prepare(shared_bytes_);
+  if (warpgroups_) {
+    for (const HeadKernel& kernel : kPairKernels) kernel.prepare(shared_bytes_);
+    for (const HeadKernel& kernel : kWideKernels) kernel.prepare(shared_bytes_);
   }
   prepare_tree_merge();
 }
 
-bool TreeAttention::pairs(std::int64_t head_dim) const {
-  // (The same heads whatever pages hold.)
-  return warpgroups_ && find(kPairKernels, head_dim, KvFormat::kBF16) != nullptr;
+TreeAttention::Kind TreeAttention::kind(std::int64_t head_dim, KvFormat format) const {
+  if (!warpgroups_) return Kind::kTiles;
+  if (find(kPairKernels, head_dim, format) != nullptr) return Kind::kPairs;
+  return find(kWideKernels, head_dim, format) != nullptr ? Kind::kWide : Kind::kTiles;
+}
+
+std::int64_t TreeAttention::rows_of_tile(Kind kind, std::int64_t head_dim) {
+  return kind == Kind::kTiles ? tile_rows(head_dim) : 64;
+}
+
+HeadSlices TreeAttention::slices(std::int64_t heads, const KvShape& kv) const {
+  return slice_heads(heads / kv.kv_heads, rows_of_tile(kind(kv.head_dim, kv.format), kv.head_dim));
 }
 
 TreePlan::Shape TreeAttention::shape(std::int64_t heads, const KvShape& kv) const {
-  const HeadSlices slices = slice_heads(heads / kv.kv_heads, kv.head_dim);
+  const HeadSlices slices = this->slices(heads, kv);
+  const Kind kind = this->kind(kv.head_dim, kv.format);
   TreePlan::Shape shape;
-  shape.tile_rows = tile_rows(kv.head_dim);
+  shape.tile_rows = rows_of_tile(kind, kv.head_dim);
   shape.slice_heads = slices.heads;
   shape.slices = kv.kv_heads * slices.count;
   shape.page_tokens = kv.page_tokens;
-  shape.pairs = pairs(kv.head_dim);
-  shape.workers = workers(kv.head_dim);
+  shape.pairs = kind == Kind::kPairs;
+  shape.wide = kv.head_dim > 128;
+  shape.workers = workers(kind);
   return shape;
+}
+
+std::int64_t TreeAttention::group_floats(const KvShape& kv) const {
+  constexpr std::int64_t kDimsOfTurn = std::int64_t{64} * 6;  // of any number of warpgroups
+  const Kind kind = this->kind(kv.head_dim, kv.format);
+  if (kind != Kind::kWide) return 0;
+  return workers(kind) * 64 * ((kv.head_dim + kDimsOfTurn - 1) / kDimsOfTurn * kDimsOfTurn);
 }
 
 void TreeAttention::launch(const TreeAttentionArguments& args, cudaStream_t stream) const {
   const std::int64_t head_dim = args.kv.head_dim;
-  const HeadKernel* kernel = pairs(head_dim) ? find(kPairKernels, head_dim, args.kv.format)
-                                             : find(kTileKernels, head_dim, args.kv.format);
-  kernel->launch(args, {workers(head_dim), shared_bytes_}, stream);
+  const Kind kind = this->kind(head_dim, args.kv.format);
+  std::span<const HeadKernel> kernels = kTileKernels;
+  if (kind == Kind::kPairs) kernels = kPairKernels;
+  if (kind == Kind::kWide) kernels = kWideKernels;
+  find(kernels, head_dim, args.kv.format)->launch(args, {workers(kind), shared_bytes_}, stream);
   launch_tree_merge(args, stream);
 }
 

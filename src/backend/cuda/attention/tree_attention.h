@@ -28,8 +28,12 @@ class TreeAttention {
   /// Reads what the current device offers.
   TreeAttention();
 
-  /// What plans for these heads have. Requires fits_tree_attention.
+  /// What plans for these heads have, and how tiles pack them. Requires fits_tree_attention.
   TreePlan::Shape shape(std::int64_t heads, const KvShape& kv) const;
+  HeadSlices slices(std::int64_t heads, const KvShape& kv) const;
+  /// Floats of TreeAttentionArguments::groups: what thread blocks have there where registers and
+  /// shared memory have no room.
+  std::int64_t group_floats(const KvShape& kv) const;
 
   /// Attention and merge: two launches whose grids depend on max_rows and heads alone, each with
   /// programmatic dependence on what was launched before where the hardware has that. Requires
@@ -37,11 +41,13 @@ class TreeAttention {
   void launch(const TreeAttentionArguments& args, cudaStream_t stream) const;
 
  private:
-  /// Whether the kernel for compute capability 9.0 is taken.
-  bool pairs(std::int64_t head_dim) const;
-  std::int64_t workers(std::int64_t head_dim) const {
-    return pairs(head_dim) ? multiprocessors_ : 2 * multiprocessors_;
+  /// Which kernels a head size and what pages hold have.
+  enum class Kind : std::uint8_t { kTiles, kPairs, kWide };
+  Kind kind(std::int64_t head_dim, KvFormat format) const;
+  std::int64_t workers(Kind kind) const {
+    return kind == Kind::kTiles ? 2 * multiprocessors_ : multiprocessors_;
   }
+  static std::int64_t rows_of_tile(Kind kind, std::int64_t head_dim);
 
   std::int64_t multiprocessors_ = 0;
   int shared_bytes_ = 0;  // that a thread block may have

@@ -32,4 +32,13 @@ struct PairKernel {
   static void launch(const TreeAttentionArguments& args, const TreeGrid& grid, cudaStream_t stream);
 };
 
+/// Tiles of wide heads by wgmma, for compute capability 9.0, K and V in bf16, one thread block a
+/// multiprocessor: tree_wide_kernel_sm90.cuh.
+template <int kDim>
+struct WideKernel {
+  /// Once.
+  static void prepare(int shared_bytes);
+  static void launch(const TreeAttentionArguments& args, const TreeGrid& grid, cudaStream_t stream);
+};
+
 }  // namespace dendrite::cuda

@@ -131,10 +131,12 @@ __device__ void merge_span(const TreeAttentionArguments& args, std::int64_t row,
   const float factor = output_factor(args, head, total.top, total.sum);
   const int first = (span * kLanes + lane) * kValues;
   const std::int64_t column = static_cast<std::int64_t>(head) * kDim + first;
+  with_output(args, row, column, [&](auto* out) {
 #pragma unroll
-  for (int i = 0; i < kValues; i += 2) {
-    write_output(args, row, column + i, total.values[i], total.values[i + 1], factor);
-  }
+    for (int i = 0; i < kValues; i += 2) {
+      write_output(out + i, total.values[i], total.values[i + 1], factor);
+    }
+  });
 }
 
 /// grid (max_rows, any), block 32 * kWarps

@@ -27,18 +27,25 @@ __device__ inline float output_factor(const TreeAttentionArguments& args, int he
   return sum > 0 ? weight * (1.0f / sum) : 0.0f;
 }
 
-/// Two neighbouring columns of a row's output.
-__device__ inline void write_output(const TreeAttentionArguments& args, std::int64_t row,
-                                    std::int64_t column, float first, float second, float factor) {
-  first = __fmaf_rn(first, factor, 0.0f);
-  second = __fmaf_rn(second, factor, 0.0f);
+/// Calls `write` with where a row's output has `column`: float* or bf16*.
+template <typename Write>
+__device__ __forceinline__ void with_output(const TreeAttentionArguments& args, std::int64_t row,
+                                            std::int64_t column, Write write) {
   if (args.out_bf16 != nullptr) {
-    auto* out = static_cast<bf16*>(args.out_bf16) + row * args.out_bf16_ld + column;
-    *reinterpret_cast<std::uint32_t*>(out) = pack_bf16(first, second);
+    write(static_cast<bf16*>(args.out_bf16) + row * args.out_bf16_ld + column);
   } else {
-    float* out = args.out.data + row * args.out.stride + column;
-    *reinterpret_cast<float2*>(out) = float2{first, second};
+    write(args.out.data + row * args.out.stride + column);
   }
+}
+
+/// Two neighbouring columns.
+__device__ inline void write_output(float* out, float first, float second, float factor) {
+  *reinterpret_cast<float2*>(out) =
+      float2{__fmaf_rn(first, factor, 0.0f), __fmaf_rn(second, factor, 0.0f)};
+}
+__device__ inline void write_output(bf16* out, float first, float second, float factor) {
+  *reinterpret_cast<std::uint32_t*>(out) =
+      pack_bf16(__fmaf_rn(first, factor, 0.0f), __fmaf_rn(second, factor, 0.0f));
 }
 
 }  // namespace dendrite::cuda

@@ -22,8 +22,8 @@ namespace dendrite::cuda {
 inline constexpr std::int64_t kRunTokens = 512;
 inline constexpr std::int64_t kGroupTokens = 4096;
 
-/// Packed rows (rows x query heads of a KV head) that one tile has at most. Wide heads leave room
-/// for fewer in registers and shared memory.
+/// Packed rows (rows x query heads of a KV head) that one tile has at most, for kernels without
+/// warpgroups. Wide heads leave room for fewer in registers and shared memory.
 DENDRITE_HOST_DEVICE constexpr std::int64_t tile_rows(std::int64_t head_dim) {
   return head_dim <= 128 ? 64 : head_dim <= 256 ? 32 : 16;
 }
@@ -37,8 +37,8 @@ struct HeadSlices {
 
   bool operator==(const HeadSlices&) const = default;
 };
-constexpr HeadSlices slice_heads(std::int64_t group, std::int64_t head_dim) {
-  const std::int64_t count = (group + tile_rows(head_dim) - 1) / tile_rows(head_dim);
+constexpr HeadSlices slice_heads(std::int64_t group, std::int64_t rows) {
+  const std::int64_t count = (group + rows - 1) / rows;
   return {(group + count - 1) / count, count};
 }
 
@@ -108,9 +108,7 @@ class TreePlan {
     std::int64_t page_tokens = 16;
     std::int64_t workers = 264;  // thread blocks that run at once
     bool pairs = false;          // work is a pair of tiles
-
-    /// A block of theirs takes longer than the merge of a part.
-    bool has_wide_heads() const { return tile_rows < dendrite::cuda::tile_rows(128); }
+    bool wide = false;           // a block of its heads takes longer than the merge of a part
 
     bool operator==(const Shape&) const = default;
   };
@@ -175,7 +173,8 @@ class TreePlan {
   void add_item(const AttentionPlan& plan, std::int32_t item);
   void add_to_chain(std::int32_t row_begin, std::int32_t row_end, const AttentionItem& item,
                     std::int32_t index);
-  static std::int64_t blocks_a_tile(std::int64_t units, const Shape& shape);
+  std::int64_t blocks_a_tile(std::int64_t units, const Shape& shape);
+  std::int64_t time_of_tiles(std::int64_t size, const Shape& shape);
   std::int64_t blocks_a_pair(const Shape& shape);
   std::int64_t time_of_pairs(std::int64_t size, const Shape& shape);
   void count_kinds();

@@ -8,16 +8,58 @@
 #include "backend/cuda/attention/tree_plan_numbers.h"
 
 namespace dendrite::cuda {
+namespace {
+
+/// Partial results of so many blocks in tiles of up to `size`, a power of two.
+std::int64_t parts_of(std::int64_t blocks, std::int64_t size) {
+  // Of a run cut in two, the second half leaves a part a block.
+  const std::int64_t runs = blocks * kBlockTokens / kRunTokens;
+  return size == 1 ? blocks : size == 2 ? runs * 3 : (blocks + size - 1) / size;
+}
+
+}  // namespace
 
 /// The largest power of two that leaves no worker idle; but whole runs, which leave few partial
-/// results, as long as an eighth of the workers has something to do.
+/// results, as long as an eighth of the workers has something to do. Of wide heads, whose blocks
+/// take longer, the size whose estimated time is least.
 std::int64_t TreePlan::blocks_a_tile(std::int64_t units, const Shape& shape) {
+  if (shape.wide) {
+    std::int64_t best = 1;
+    for (std::int64_t size = 2; size <= std::min<std::int64_t>(longest_, kMaxTileBlocks);
+         size *= 2) {
+      if (time_of_tiles(size, shape) < time_of_tiles(best, shape)) best = size;
+    }
+    return best;
+  }
   std::int64_t tile_blocks = units / shape.workers;
-  if (units >= shape.workers / 2 && !shape.has_wide_heads()) {
+  if (units >= shape.workers / 2) {
     tile_blocks = std::max(tile_blocks, kRunTokens / kBlockTokens);
   }
   tile_blocks = std::clamp<std::int64_t>(tile_blocks, 1, kMaxTileBlocks);
   return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tile_blocks)));
+}
+
+/// If tiles have up to `size` blocks, in hundredths of what a tile takes for a block: of the first
+/// worker. Workers take tiles in turns, heavy ones first.
+std::int64_t TreePlan::time_of_tiles(std::int64_t size, const Shape& shape) {
+  constexpr std::int64_t kBlockTime = 100;
+  constexpr std::int64_t kTileTime = 100;  // beside its blocks
+  constexpr std::int64_t kPartTime = 10;
+  plain_.assign(at(size + 1), 0);
+  for (const Chain& chain : chains_) {
+    plain_[at(size)] += chain.blocks / size;
+    ++plain_[at(chain.blocks % size)];
+  }
+  std::int64_t time = 0;
+  std::int64_t rounds = 0;
+  std::int64_t works = 0;
+  for (std::int64_t blocks = size; blocks > 0; --blocks) {
+    works += plain_[at(blocks)] * shape.slices;
+    const std::int64_t until = (works + shape.workers - 1) / shape.workers;
+    time += (until - rounds) * (blocks * kBlockTime + kTileTime);
+    rounds = until;
+  }
+  return time + kPartTime * parts_of(longest_, size);
 }
 
 /// Bundles by what they cost. Neighbours are often alike.
@@ -81,9 +123,7 @@ std::int64_t TreePlan::time_of_pairs(std::int64_t size, const Shape& shape) {
     const std::int64_t tiles = (kind.blocks + size - 1) >> shift;
     works += tiles * kind.count;
     if (!kind.shared) singles += tiles * kind.count;
-    // Of a run cut in two, the second half leaves a part a block.
-    const std::int64_t runs = kind.blocks * kBlockTokens / kRunTokens;
-    parts = std::max(parts, size == 1 ? kind.blocks : size == 2 ? runs * 3 : tiles);
+    parts = std::max(parts, parts_of(kind.blocks, size));
   }
   const bool pair_up = works * shape.slices > shape.workers;
 

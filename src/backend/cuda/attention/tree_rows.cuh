@@ -10,6 +10,7 @@ namespace dendrite::cuda {
 
 constexpr int kRowsAThread = 2;  // of a product's 16 rows: lane / 4 and lane / 4 + 8
 constexpr int kPanelDims = 64;   // of K and V in a row of shared memory
+constexpr int kTileRows = 64;    // packed, that a tile for warpgroups has at most
 
 /// Panels that a head takes; the last one may have less of it.
 constexpr int panels_of(int head_dim) {
@@ -18,12 +19,14 @@ constexpr int panels_of(int head_dim) {
 
 /// What a thread has of its rows of a tile, whatever instruction multiplies: which tokens they see,
 /// and the sums of a run and of the group it is in. Its columns are those of the products' results:
-/// two of every 8, kColumns times in each 64 dims, from first_column_ on. Columns past kDim, which
-/// is a multiple of 16, are of nothing.
-template <int kDim, int kColumns, int kThreads>
+/// two of every 8, kColumns times in each 64 dims, from first_column_ on; of panels of 64 dims
+/// every kStep'th one, counted from number kFirst round. Columns past kDim, which is a multiple of
+/// 16, are of nothing.
+template <int kDim, int kColumns, int kThreads, int kStep = 1, int kFirst = 0>
 class TileRows {
  protected:
-  static constexpr int kValues = panels_of(kDim) * kColumns * 4;  // [column][row][2]
+  static constexpr int kValues =
+      (panels_of(kDim) + kStep - 1) / kStep * kColumns * 4;  // [column][row][2]
 
   /// group_values: [kValues][kThreads], from this thread's first on.
   __device__ TileRows(const TreeAttentionArguments& args, float* group_values, int first_column)
@@ -89,7 +92,11 @@ class TileRows {
       sum_[r] = 0;
     }
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) values_[i] = 0;
+    for (int i = 0; i < kValues; ++i) {
+      values_[i] = 0;
+      // Many values that are known to be zeros get memory, not registers.
+      if constexpr (kStep > 1) asm volatile("" : "+f"(values_[i]));
+    }
   }
 
   /// Folds the run into the group that it goes on, which stays in shared memory (each thread's own
@@ -133,12 +140,17 @@ class TileRows {
     }
   }
 
-  /// The first of two neighbouring dims, from first_column_ on.
-  __device__ static constexpr int column(int i) {
-    return i / kColumns * kPanelDims + i % kColumns * 8;
+  /// The first of two neighbouring dims, from first_column_ on: in turn, and where it is.
+  __device__ static constexpr int offset(int i) {
+    return i / kColumns * (kPanelDims * kStep) + i % kColumns * 8;
+  }
+  __device__ int column(int i) const {
+    if constexpr (kFirst == 0) return offset(i);
+    constexpr int kBegin = kFirst * kPanelDims;
+    return offset(i) + (first_column_ + offset(i) < kDim - kBegin ? kBegin : kBegin - kDim);
   }
   __device__ bool has_column(int i) const {
-    return kDim % kPanelDims == 0 || first_column_ + column(i) < kDim;
+    return kDim % (kPanelDims * kStep) == 0 || first_column_ + offset(i) < kDim;
   }
 
   __device__ void write_state(std::int64_t record, int r) const {
@@ -158,12 +170,13 @@ class TileRows {
     const int head = record_[r] % heads;
     const int first = head * kDim + first_column_;
     const float factor = output_factor(args_, head, top_[r], sum_[r]);
+    with_output(args_, row, first, [&](auto* out) {
 #pragma unroll
-    for (int i = 0; i < kValues / 4; ++i) {
-      if (!has_column(i)) continue;
-      write_output(args_, row, first + column(i), values_[4 * i + 2 * r],
-                   values_[4 * i + 2 * r + 1], factor);
-    }
+      for (int i = 0; i < kValues / 4; ++i) {
+        if (!has_column(i)) continue;
+        write_output(out + column(i), values_[4 * i + 2 * r], values_[4 * i + 2 * r + 1], factor);
+      }
+    });
   }
 
   float* group_values_;  // [value][thread]

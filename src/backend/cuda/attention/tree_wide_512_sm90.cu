@@ -1,0 +1,3 @@
+#include "backend/cuda/attention/tree_wide_kernel_sm90.cuh"
+
+template struct dendrite::cuda::WideKernel<512>;
