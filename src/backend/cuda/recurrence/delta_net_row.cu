@@ -1,7 +1,8 @@
 // The gated delta network for runs of one row, as decoding has them, with heads of 128 x 32 n: to
-// the bit what delta_net.cu computes. A thread block has a run and a value head. Its state is in
-// registers, asked for before anything else: a warp has 32 columns, a thread four of them and
-// every fourth row. So four threads have the four chains of a column's sums over key_dim.
+// the bit what delta_net.cu computes. A thread block has a run and a value head. Half of its state
+// is in shared memory and half in registers, so that four blocks of 128 columns share a
+// multiprocessor; it is asked for before anything else. A warp has 32 columns, a thread four of
+// them and every fourth row. So four threads have the four chains of a column's sums over key_dim.
 // Floor: the state read once from the GPU's memory.
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/mma.cuh"
@@ -16,13 +17,17 @@ constexpr int kKeyDim = 128;
 constexpr int kTaps = 4;
 constexpr int kMostValueDim = 256;
 constexpr int kRowsOfThread = kKeyDim / kParts;
+constexpr int kSharedRows = kRowsOfThread / 2;  // of them, the first; the others are in registers
 constexpr int kKeyRow = kKeyDim + 4;  // rows of keys in shared memory begin in other banks
 
+/// For heads of up to kColumns values.
+template <int kColumns>
 struct Memory {
   alignas(16) float keys[kRows][kKeyRow];  // by place in the chunk
   alignas(16) float query[kKeyDim];
-  alignas(16) float writes[kRows][kMostValueDim];
-  alignas(16) float values[kMostValueDim];
+  alignas(16) float writes[kRows][kColumns];
+  alignas(16) float values[kColumns];
+  alignas(16) float state[kSharedRows * kParts][kColumns];
   float on_keys[kRows];  // of the row's key and that of a place before it, decayed
   float on_queries[kRows];
   float decayed[kRows];  // logarithms since the chunk began
@@ -35,17 +40,19 @@ __device__ inline void copy_four(float* to, const float* from) {
   copy_async(shared_address(to), from, true);
 }
 
+template <int kColumns>
 class RowWalk {
  public:
-  __device__ RowWalk(const DeltaNetArguments& args, const RecurrencePlan::Run& run, Memory& memory)
+  __device__ RowWalk(const DeltaNetArguments& args, const RecurrencePlan::Run& run,
+                     Memory<kColumns>& memory)
       : a_(args),
         run_(run),
         s_(memory),
         thread_(static_cast<int>(threadIdx.x)),
         head_(static_cast<int>(blockIdx.x)),
         key_head_(head_ / (args.value_heads / args.key_heads)),
-        part_(thread_ % kParts),
-        column_(thread_ / 32 * 32 + thread_ % 32 / kParts * 4),
+        part_(thread_ % 32 / 8),
+        column_(thread_ / 32 * 32 + thread_ % 8 * 4),
         keys_(args.key_heads * kKeyDim),
         channels_(2 * keys_ + args.value_heads * args.value_dim),
         first_of_key_head_(head_ % (args.value_heads / args.key_heads) == 0) {}
@@ -55,9 +62,10 @@ class RowWalk {
     load_state();
     __syncthreads();
     load_known();
+    const bool has_row = run_.row_end > run_.row_begin;
+    if (has_row) load_known_channels();
     let_next_begin();
     wait_for_earlier();  // what is not of this pass needs no wait
-    const bool has_row = run_.row_end > run_.row_begin;
     int anchor = run_.anchors_begin;
     int place = run_.known;
     if (place == kRows) {
@@ -101,10 +109,26 @@ class RowWalk {
         state + static_cast<std::int64_t>(part_ + r * kParts) * a_.value_dim + column_);
   }
 
+  /// The thread's columns of its row number r < kSharedRows.
+  __device__ float4* shared_row(int r) const {
+    return reinterpret_cast<float4*>(&s_.state[part_ + r * kParts][column_]);
+  }
+
   __device__ void load_state() {
+    if (run_.anchor < 0) {
 #pragma unroll
-    for (int r = 0; r < kRowsOfThread; ++r) {
-      state_[r] = run_.anchor < 0 ? make_float4(0, 0, 0, 0) : *state_row(run_.anchor, r);
+      for (int r = 0; r < kSharedRows; ++r) *shared_row(r) = make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (float4& row : state_) row = make_float4(0, 0, 0, 0);
+      return;
+    }
+#pragma unroll
+    for (int r = 0; r < kSharedRows; ++r) {
+      copy_async(shared_address(shared_row(r)), state_row(run_.anchor, r), true);
+    }
+#pragma unroll
+    for (int r = kSharedRows; r < kRowsOfThread; ++r) {
+      state_[r - kSharedRows] = *state_row(run_.anchor, r);
     }
   }
 
@@ -142,12 +166,16 @@ class RowWalk {
     float in[kTaps];
     float weights[kTaps];
 
-    __device__ void load(const RowWalk& walk, int channel) {
+    /// What is there before the row is.
+    __device__ void load_known(const RowWalk& walk, int channel) {
 #pragma unroll
       for (int tap = 0; tap < kTaps; ++tap) {
-        in[tap] = walk.convolved(tap - (kTaps - 1), channel);
+        if (tap < kTaps - 1) in[tap] = walk.convolved(tap - (kTaps - 1), channel);
         weights[tap] = walk.a_.conv[channel * kTaps + tap];
       }
+    }
+    __device__ void load_own(const RowWalk& walk, int channel) {
+      in[kTaps - 1] = walk.convolved(0, channel);
     }
     __device__ float out() const {
       float sum = 0;
@@ -156,6 +184,13 @@ class RowWalk {
       return silu(sum);
     }
   };
+
+  __device__ void load_known_channels() {
+    value_.load_known(*this, value_channel());
+    if (thread_ >= kKeyDim) return;
+    query_.load_known(*this, query_channel());
+    key_.load_known(*this, keys_ + query_channel());
+  }
 
   /// The run's row, at this place of its chunk.
   __device__ void row(int place) {
@@ -179,36 +214,25 @@ class RowWalk {
       decay = gates[a_.value_heads];
       bias = a_.dt_bias[head_];
     }
-    Channel value;
-    value.load(*this, value_channel());
-    float query_in = 0;
-    float key_in = 0;
-    float query_out = 0;
-    float key_out = 0;
+    value_.load_own(*this, value_channel());
     if (thread_ < kKeyDim) {
-      Channel query;
-      Channel key;
-      query.load(*this, query_channel());
-      key.load(*this, keys_ + query_channel());
-      query_in = query.in[kTaps - 1];
-      key_in = key.in[kTaps - 1];
-      query_out = query.out();
-      key_out = key.out();
+      query_.load_own(*this, query_channel());
+      key_.load_own(*this, keys_ + query_channel());
     }
     if (slot >= 0) {
       float* const to = journal(slot) + convolved_at();
       if (thread_ < kKeyDim && first_of_key_head_) {
-        to[query_channel()] = query_in;
-        to[keys_ + query_channel()] = key_in;
+        to[query_channel()] = query_.in[kTaps - 1];
+        to[keys_ + query_channel()] = key_.in[kTaps - 1];
       }
-      to[value_channel()] = value.in[kTaps - 1];
+      to[value_channel()] = value_.in[kTaps - 1];
     }
     await_copies();  // a chunk's places may be known until here
     if (thread_ < kKeyDim) {
-      s_.query[thread_] = query_out;
-      s_.keys[place][thread_] = key_out;
+      s_.query[thread_] = query_.out();
+      s_.keys[place][thread_] = key_.out();
     }
-    s_.values[thread_] = value.out();
+    s_.values[thread_] = value_.out();
     if (thread_ == 0) {
       s_.writing = sigmoid(write);
       const float mine = fmaxf(kLeastDecay, -(a_.decay[head_] * softplus(decay + bias)));
@@ -261,7 +285,8 @@ class RowWalk {
     for (int r = 0; r < kRowsOfThread; ++r) {
       const float key = s_.keys[place][part_ + r * kParts];
       const float query = s_.query[part_ + r * kParts];
-      const float state[4] = {state_[r].x, state_[r].y, state_[r].z, state_[r].w};
+      const float4 row = r < kSharedRows ? *shared_row(r) : state_[r - kSharedRows];
+      const float state[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         on_keys[c] = fmaf(state[c], key, on_keys[c]);
@@ -271,7 +296,7 @@ class RowWalk {
     const float left = expf(s_.decayed[place]);
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      for (int width = 1; width < kParts; width *= 2) {
+      for (int width = 8; width < 32; width *= 2) {
         on_keys[c] += __shfl_xor_sync(0xffffffffu, on_keys[c], width);
         on_queries[c] += __shfl_xor_sync(0xffffffffu, on_queries[c], width);
       }
@@ -310,14 +335,31 @@ class RowWalk {
 
   /// The state goes behind the chunk.
   __device__ void fold() {
+    constexpr int kAtATime = kSharedRows / 2;
+#pragma unroll 1
+    for (int first = 0; first < kSharedRows; first += kAtATime) {
+      float4 rows[kAtATime];
+#pragma unroll
+      for (int r = 0; r < kAtATime; ++r) rows[r] = *shared_row(first + r);
+      fold(rows, first);
+#pragma unroll
+      for (int r = 0; r < kAtATime; ++r) *shared_row(first + r) = rows[r];
+    }
+    fold(state_, kSharedRows);
+    __syncthreads();  // places are free
+  }
+
+  /// The thread's rows from number `first` on.
+  template <int kCount>
+  __device__ void fold(float4 (&rows)[kCount], int first) const {
     const float all = s_.decayed[kRows - 1];
     const float left = expf(all);
 #pragma unroll
-    for (int r = 0; r < kRowsOfThread; ++r) {
-      state_[r].x *= left;
-      state_[r].y *= left;
-      state_[r].z *= left;
-      state_[r].w *= left;
+    for (float4& row : rows) {
+      row.x *= left;
+      row.y *= left;
+      row.z *= left;
+      row.w *= left;
     }
 #pragma unroll 1
     for (int j = 0; j < kRows; ++j) {
@@ -326,21 +368,22 @@ class RowWalk {
       const float writes[4] = {of_row * write.x, of_row * write.y, of_row * write.z,
                                of_row * write.w};
 #pragma unroll
-      for (int r = 0; r < kRowsOfThread; ++r) {
-        const float key = s_.keys[j][part_ + r * kParts];
-        state_[r].x = fmaf(key, writes[0], state_[r].x);
-        state_[r].y = fmaf(key, writes[1], state_[r].y);
-        state_[r].z = fmaf(key, writes[2], state_[r].z);
-        state_[r].w = fmaf(key, writes[3], state_[r].w);
+      for (int r = 0; r < kCount; ++r) {
+        const float key = s_.keys[j][part_ + (first + r) * kParts];
+        rows[r].x = fmaf(key, writes[0], rows[r].x);
+        rows[r].y = fmaf(key, writes[1], rows[r].y);
+        rows[r].z = fmaf(key, writes[2], rows[r].z);
+        rows[r].w = fmaf(key, writes[3], rows[r].w);
       }
     }
-    __syncthreads();  // places are free
   }
 
   /// Behind the chunk that ends before the run's row number `row`.
   __device__ void store_anchor(int slot, int row) const {
 #pragma unroll
-    for (int r = 0; r < kRowsOfThread; ++r) *state_row(slot, r) = state_[r];
+    for (int r = 0; r < kRowsOfThread; ++r) {
+      *state_row(slot, r) = r < kSharedRows ? *shared_row(r) : state_[r - kSharedRows];
+    }
     float* tail = anchor(slot) + state_values();
 #pragma unroll
     for (int back = 0; back < kTaps - 1; ++back, tail += channels_) {
@@ -355,7 +398,7 @@ class RowWalk {
 
   const DeltaNetArguments& a_;
   const RecurrencePlan::Run run_;
-  Memory& s_;
+  Memory<kColumns>& s_;
   const int thread_;
   const int head_;
   const int key_head_;
@@ -364,17 +407,21 @@ class RowWalk {
   const int keys_;
   const int channels_;
   const bool first_of_key_head_;
-  float4 state_[kRowsOfThread];
+  float4 state_[kRowsOfThread - kSharedRows];
+  Channel query_;
+  Channel key_;
+  Channel value_;
 };
 
 /// grid (value_heads, 1, runs), value_dim threads
-__global__ void __launch_bounds__(kMostValueDim, 1)
+template <int kColumns>
+__global__ void __launch_bounds__(kColumns, 512 / kColumns)
     delta_net_row_kernel(const __grid_constant__ DeltaNetArguments args, std::int32_t level) {
-  __shared__ Memory memory;
+  extern __shared__ __align__(16) std::byte memory[];
   const LeveledRun& of = args.runs[blockIdx.z];
   if (level > 0 || of.level != level) wait_for_earlier();
   if (of.level != level) return;
-  RowWalk(args, of.run, memory).go();
+  RowWalk<kColumns>(args, of.run, *reinterpret_cast<Memory<kColumns>*>(memory)).go();
 }
 
 }  // namespace
@@ -388,8 +435,13 @@ bool fits_delta_net_row(const DeltaNetArguments& args) {
 void launch_delta_net_row(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(args.value_heads), 1,
                   static_cast<unsigned>(args.run_count));
-  launch_early(delta_net_row_kernel, grid, static_cast<unsigned>(args.value_dim), 0, stream, args,
-               level);
+  const auto launch = [&]<int kColumns>() {
+    const auto kernel = delta_net_row_kernel<kColumns>;
+    constexpr auto kBytes = sizeof(Memory<kColumns>);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    launch_early(kernel, grid, static_cast<unsigned>(args.value_dim), kBytes, stream, args, level);
+  };
+  args.value_dim <= 128 ? launch.template operator()<128>() : launch.template operator()<256>();
 }
 
 }  // namespace dendrite::cuda
