@@ -36,6 +36,13 @@ SHAPES: dict[str, dict[str, Any]] = {
                     intermediate_size=6144, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8,
                     norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], vocab_size=151936,
                     tie_word_embeddings=False),
+    "gpt-oss-20b": dict(architectures=["GptOssForCausalLM"], model_type="gpt_oss", rope_theta=150000.0,
+                        rope_scaling=dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                          original_max_position_embeddings=4096),
+                        hidden_size=2880, num_hidden_layers=24, num_attention_heads=64, num_key_value_heads=8,
+                        head_dim=64, intermediate_size=2880, num_local_experts=32, num_experts_per_tok=4,
+                        sliding_window=128, layer_types=["sliding_attention", "full_attention"] * 12,
+                        attention_bias=True, swiglu_limit=7.0, vocab_size=201088, tie_word_embeddings=False),
 }
 TEMPERATURE = 0.7
 SUFFIX = 16  # tokens of each sequence's own, after the shared ones
@@ -196,7 +203,7 @@ def run_json(shape: str, side: str, version: str, command: str, rows: list[dict[
 def write_config(shape: str, folder: pathlib.Path) -> None:
     """All that a model of random weights needs, which takes token ids alone."""
     config = dict(hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=65536, torch_dtype="bfloat16",
-                  bos_token_id=128000, eos_token_id=128001, attention_bias=False, use_cache=True, **SHAPES[shape])
+                  bos_token_id=128000, eos_token_id=128001, attention_bias=False, use_cache=True) | SHAPES[shape]
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -233,7 +240,8 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--variant", choices=["default", "cascade"], default="default")
     parser.add_argument("--quantization", help="of the layers, made by vLLM when it loads them: fp8")
-    parser.add_argument("--bench", help="rows of it alone: decode")
+    parser.add_argument("--decode", nargs="+", metavar="BRANCHESxTOKENS",
+                        help="steps alone, of so many branches behind so many shared tokens: 1x4096 32x4096")
     parser.add_argument("--trials", type=int, default=16, help="of the README's rows; a quarter of it for the others")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="of wall time, starting vLLM included")
     parser.add_argument("--out", type=pathlib.Path, required=True)
@@ -243,11 +251,14 @@ def main() -> None:
     work = Workloads(generate)
     generate([work.tokens(64)] * 4, 8, TEMPERATURE)
     generate([work.tokens(3000)], 4, 0.0)
-    rows = [row for row in work.rows(options.trials) if options.bench in (None, row.bench)]
+    rows = work.rows(options.trials)
+    if options.decode:
+        sizes = [map(int, size.split("x")) for size in options.decode]
+        rows = [work.decode(branches, shared, 16, 144, options.trials) for branches, shared in sizes]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     command = f"run.py --shape {options.shape} --variant {options.variant} --trials {options.trials}"
-    if options.bench is not None:
-        command += f" --bench {options.bench}"
+    if options.decode:
+        command += f" --decode {' '.join(options.decode)}"
     if options.quantization is not None:
         command += f" --quantization {options.quantization}"
     for row in rows:
