@@ -577,8 +577,8 @@ class Snapshots(CliTest):
         with open(file, "rb") as source:
             data = source.read()
         self.assert_error(*resume, self.write("cut", data[:-9]), part="truncated")
-        self.assert_error(*resume, self.write("version", data[:8] + b"\x09" + data[9:]),
-                          part="format version 9")
+        self.assert_error(*resume, self.write("version", data[:8] + b"\x63" + data[9:]),
+                          part="format version 99")
         middle = len(data) // 2
         flipped = data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1:]
         self.assert_error(*resume, self.write("flipped", flipped), part="damaged")
