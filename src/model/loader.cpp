@@ -1,5 +1,6 @@
 #include "model/loader.h"
 
+#include <cmath>
 #include <sstream>
 #include <string>
 
@@ -246,7 +247,13 @@ class DecoderLoader final : public ModelLoader {
     }
     DecoderWeights weights = options.dummy_weights ? dummy_weights(config_, backend)
                                                    : load_weights(checkpoint_, config_, backend);
-    return std::make_unique<Decoder>(config_, std::move(weights), backend, options);
+    DecoderConfig config = config_;
+    if (options.dummy_weights && config.mixed_layers() > 0) {
+      // Random rows of length 1 are short beside what layers add, which tokens of one context have
+      // in common: as they are, these would choose the same experts.
+      config.embedding_scale *= std::sqrt(static_cast<float>(config.dim));
+    }
+    return std::make_unique<Decoder>(config, std::move(weights), backend, options);
   }
 
   std::unique_ptr<MtpHead> load_mtp(Model& model, Backend& backend, const ModelOptions& options,
