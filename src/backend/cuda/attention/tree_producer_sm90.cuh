@@ -11,13 +11,7 @@
 // How the attention kernel for compute capability 9.0 deals out its work and brings K and V.
 namespace dendrite::cuda {
 
-constexpr int kBlock = static_cast<int>(kBlockTokens);
-constexpr int kWarpgroup = 128;           // threads
 constexpr int kThreads = 3 * kWarpgroup;  // two compute, and a warp of the last brings K and V
-constexpr int kRowBytes = kPanelDims * 2;
-constexpr int kPanelBytes = kBlock * kRowBytes;
-constexpr unsigned kAll = 0xffffffffu;
-constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
 
 /// Shared memory from an address that is a multiple of 1024.
 template <int kDim, KvFormat kFormat>

@@ -2,12 +2,20 @@
 
 #include <cstdint>
 
+#include "backend/cuda/attention/tree_rows.cuh"
 #include "backend/cuda/base/hopper.cuh"
 #include "backend/cuda/base/wgmma.cuh"
 
 // What tree attention on Hopper takes beside hopper.cuh: arrivals, registers, and products with
 // operands in registers or transposed. For sm_90a only.
 namespace dendrite::cuda {
+
+constexpr int kBlock = static_cast<int>(kBlockTokens);
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kRowBytes = kPanelDims * 2;
+constexpr int kPanelBytes = kBlock * kRowBytes;
+constexpr unsigned kAll = 0xffffffffu;
+constexpr std::uint32_t kOnes = 0x3f803f80u;  // two bf16
 
 __device__ inline void arrive(std::uint32_t barrier, int times) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(times)
@@ -100,63 +108,6 @@ __device__ inline void multiply_registers(float (&c)[4], const std::uint32_t (&a
       "}\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
-}
-
-// ---- The same with the left operand in shared memory too; low halves of tile descriptors. ----
-
-/// c = add ? c + a b : a b; a [64, 16], b [16, 64 or 32 columns], its rows in 128 bytes.
-__device__ inline void multiply_transposed(float (&c)[32], std::uint32_t a, std::uint32_t b,
-                                           bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      ".reg .b64 a, b;\n"
-      "setp.ne.b32 p, %34, 0;\n"
-      "mov.b64 a, {%32, 0x40000040};\n"
-      "mov.b64 b, {%33, 0x40000040};\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, a, b, p, 1, 1, 0, 1;\n"
-      "}\n"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
-        "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
-        "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
-        "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-      : "r"(a), "r"(b), "r"(static_cast<int>(add)));
-}
-__device__ inline void multiply_transposed(float (&c)[16], std::uint32_t a, std::uint32_t b,
-                                           bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      ".reg .b64 a, b;\n"
-      "setp.ne.b32 p, %18, 0;\n"
-      "mov.b64 a, {%16, 0x40000040};\n"
-      "mov.b64 b, {%17, 0x40000040};\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-      "}, a, b, p, 1, 1, 0, 1;\n"
-      "}\n"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
-        "+f"(c[14]), "+f"(c[15])
-      : "r"(a), "r"(b), "r"(static_cast<int>(add)));
-}
-/// c = add ? c + a b^T : a b^T; b [8, 16].
-__device__ inline void multiply_eight(float (&c)[4], std::uint32_t a, std::uint32_t b, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      ".reg .b64 a, b;\n"
-      "setp.ne.b32 p, %6, 0;\n"
-      "mov.b64 a, {%4, 0x40000040};\n"
-      "mov.b64 b, {%5, 0x40000040};\n"
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, a, b, p, 1, 1, 0, 0;\n"
-      "}\n"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a), "r"(b), "r"(static_cast<int>(add)));
 }
 
 }  // namespace dendrite::cuda

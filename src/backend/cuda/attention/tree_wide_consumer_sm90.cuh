@@ -57,7 +57,6 @@ class WideConsumer : TileRows<kDim, kPanelDims / 8, kWarpgroup, WideLayout<kDim>
   using Rows::tile_;
   using Rows::top_;
   using Rows::values_;
-  static constexpr unsigned kAll = 0xffffffffu;
   static constexpr int kScored = Layout::kScored;
   static constexpr int kPanelRows = kTileRows * kRowBytes;  // bytes of a panel of the tile's rows
 

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(WideLayout<kDim>::kThreads, 1)
   extern __shared__ std::byte unaligned[];
   std::byte* shared = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
   if (threadIdx.x < 256) {
-    reinterpret_cast<std::uint32_t*>(shared + Layout::kOnes)[threadIdx.x] = 0x3f803f80u;
+    reinterpret_cast<std::uint32_t*>(shared + Layout::kOnes)[threadIdx.x] = kOnes;
     fence_shared_for_products();
   }
   if (threadIdx.x == 0) WideRing<kDim>(shared_address(shared)).init();

@@ -11,11 +11,6 @@
 // it brings K and V.
 namespace dendrite::cuda {
 
-constexpr int kBlock = static_cast<int>(kBlockTokens);
-constexpr int kWarpgroup = 128;  // threads
-constexpr int kRowBytes = kPanelDims * 2;
-constexpr int kPanelBytes = kBlock * kRowBytes;
-
 /// Shared memory from an address that is a multiple of 1024.
 template <int kDim>
 struct WideLayout {
@@ -154,7 +149,7 @@ class WideProducer {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int row = row_ + i * kRowStep;
-      const std::int64_t of_row = __shfl_sync(0xffffffffu, page, row >> args_.kv.page_shift);
+      const std::int64_t of_row = __shfl_sync(kAll, page, row >> args_.kv.page_shift);
       copy_async(target + i * kRowStep * kRowBytes,
                  source + of_row * args_.kv.page_stride + (row & page_mask) * (kDim * 2),
                  row >= low && row < end);

@@ -75,8 +75,26 @@ __device__ inline void multiply_add_bf16(float (&c)[32], const std::uint32_t (&a
       : DENDRITE_SUMS32(0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(static_cast<int>(add)));
 }
+
+/// multiply_transposed(): c = add ? c + a b : a b, both in shared memory; a [64, 16], b [16, 64 or 32 outputs], its
+/// rows in 128 bytes. multiply_eight(): c = add ? c + a b^T : a b^T, b [8, 16].
+#define DENDRITE_WGMMA_SHARED(name, count, outputs, transposes, a, b, add, ...)                             \
+  __device__ inline void name(float (&c)[count], std::uint32_t x, std::uint32_t w, bool more) {            \
+    asm volatile(                                                                                          \
+        "{\n.reg .pred add;\n.reg .b64 a, b;\nsetp.ne.b32 add, %" add ", 0;\n"                           \
+        "mov.b64 a, {%" a ", 0x40000040};\nmov.b64 b, {%" b ", 0x40000040};\n"                            \
+        "wgmma.mma_async.sync.aligned.m64n" outputs "k16.f32.bf16.bf16 {" DENDRITE_NAMES##count            \
+        "}, a, b, add, 1, 1" transposes ";\n}"                                                            \
+        : __VA_ARGS__                                                                                      \
+        : "r"(x), "r"(w), "r"(static_cast<int>(more)));                                                    \
+  }
+#define DENDRITE_NAMES4 "%0, %1, %2, %3"
+DENDRITE_WGMMA_SHARED(multiply_transposed, 32, "64", ", 0, 1", "32", "33", "34", DENDRITE_SUMS32(0))
+DENDRITE_WGMMA_SHARED(multiply_transposed, 16, "32", ", 0, 1", "16", "17", "18", DENDRITE_SUMS16(0))
+DENDRITE_WGMMA_SHARED(multiply_eight, 4, "8", ", 0, 0", "4", "5", "6", "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]))
 // clang-format on
 #undef DENDRITE_WGMMA_OF
+#undef DENDRITE_WGMMA_SHARED
 #undef DENDRITE_WGMMA
 #undef DENDRITE_NAMES64
 #undef DENDRITE_NAMES56
@@ -86,6 +104,7 @@ __device__ inline void multiply_add_bf16(float (&c)[32], const std::uint32_t (&a
 #undef DENDRITE_NAMES16
 #undef DENDRITE_NAMES12
 #undef DENDRITE_NAMES8
+#undef DENDRITE_NAMES4
 #undef DENDRITE_SUMS32
 #undef DENDRITE_SUMS16
 #undef DENDRITE_SUMS8
