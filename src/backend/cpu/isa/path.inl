@@ -15,6 +15,7 @@
 #include "backend/cpu/isa/rows.inl"
 #include "backend/cpu/isa/activations.inl"
 #include "backend/cpu/isa/turned_keys.inl"
+#include "backend/cpu/isa/attention_block.inl"
 #include "backend/cpu/isa/attention.inl"
 #if !defined(DENDRITE_OTHER_FORMATS)
 #include "backend/cpu/isa/weighted_sums.inl"

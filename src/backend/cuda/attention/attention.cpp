@@ -69,7 +69,8 @@ void Attention::run_on_tensor_cores(const AttentionArgs& args) {
   const AttentionPlan& plan = *args.plan;
   if (plan.positions.empty()) return;
   const KvShape& kv = args.kv->shape();
-  const TreePlan& tree = plans_.of(plan, tree_attention_.shape(args.heads, kv));
+  const TreePlan::Shape shape = tree_attention_.shape(args.heads, kv);
+  const TreePlan& tree = plans_.of(plan, shape);
   TreeAttentionArguments attention;
   attention.q = args.q;
   attention.heads = args.heads;
@@ -77,7 +78,7 @@ void Attention::run_on_tensor_cores(const AttentionArgs& args) {
   attention.cap_factor = args.soft_cap > 0 ? args.scale / args.soft_cap : 0.0f;
   attention.sinks = args.sinks;
   attention.kv = view(args);
-  attention.slices = tree_attention_.slices(args.heads, kv);
+  attention.slices = {shape.slice_heads, shape.slices / kv.kv_heads};
   attention.plan = stage(staging_, tree, plan);
   attention.plan.first_new = stage_first_new(staging_);
   attention.plan.max_rows = args.q.rows;

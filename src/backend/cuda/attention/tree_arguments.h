@@ -31,7 +31,7 @@ struct TreeAttentionArguments {
   std::int64_t out_bf16_ld = 0;
   Tensor q;
   std::int64_t heads = 0;
-  HeadSlices slices;             // TreeAttention::slices()
+  HeadSlices slices;             // TreePlan::Shape, of a KV head
   float scale_log2e = 1;         // of the scores, capped ones, too, times log2(e)
   float cap_factor = 0;          // scores become tanh(cap_factor * q . k) first; 0: they do not
   const float* sinks = nullptr;  // AttentionArgs::sinks

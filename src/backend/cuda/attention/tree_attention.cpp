@@ -91,19 +91,11 @@ TreeAttention::Kind TreeAttention::kind(std::int64_t head_dim, KvFormat format) 
   return find(kWideKernels, head_dim, format) != nullptr ? Kind::kWide : Kind::kTiles;
 }
 
-std::int64_t TreeAttention::rows_of_tile(Kind kind, std::int64_t head_dim) {
-  return kind == Kind::kTiles ? tile_rows(head_dim) : 64;
-}
-
-HeadSlices TreeAttention::slices(std::int64_t heads, const KvShape& kv) const {
-  return slice_heads(heads / kv.kv_heads, rows_of_tile(kind(kv.head_dim, kv.format), kv.head_dim));
-}
-
 TreePlan::Shape TreeAttention::shape(std::int64_t heads, const KvShape& kv) const {
-  const HeadSlices slices = this->slices(heads, kv);
   const Kind kind = this->kind(kv.head_dim, kv.format);
   TreePlan::Shape shape;
-  shape.tile_rows = rows_of_tile(kind, kv.head_dim);
+  shape.tile_rows = kind == Kind::kTiles ? tile_rows(kv.head_dim) : kWarpgroupRows;
+  const HeadSlices slices = slice_heads(heads / kv.kv_heads, shape.tile_rows);
   shape.slice_heads = slices.heads;
   shape.slices = kv.kv_heads * slices.count;
   shape.page_tokens = kv.page_tokens;
@@ -114,10 +106,10 @@ TreePlan::Shape TreeAttention::shape(std::int64_t heads, const KvShape& kv) cons
 }
 
 std::int64_t TreeAttention::group_floats(const KvShape& kv) const {
-  constexpr std::int64_t kDimsOfTurn = std::int64_t{64} * 6;  // of any number of warpgroups
+  constexpr std::int64_t kDims = 128;  // of a panel of either warpgroup
   const Kind kind = this->kind(kv.head_dim, kv.format);
   if (kind != Kind::kWide) return 0;
-  return workers(kind) * 64 * ((kv.head_dim + kDimsOfTurn - 1) / kDimsOfTurn * kDimsOfTurn);
+  return workers(kind) * kWarpgroupRows * ((kv.head_dim + kDims - 1) / kDims * kDims);
 }
 
 void TreeAttention::launch(const TreeAttentionArguments& args, cudaStream_t stream) const {

@@ -28,9 +28,8 @@ class TreeAttention {
   /// Reads what the current device offers.
   TreeAttention();
 
-  /// What plans for these heads have, and how tiles pack them. Requires fits_tree_attention.
+  /// What plans for these heads have. Requires fits_tree_attention.
   TreePlan::Shape shape(std::int64_t heads, const KvShape& kv) const;
-  HeadSlices slices(std::int64_t heads, const KvShape& kv) const;
   /// Floats of TreeAttentionArguments::groups: what thread blocks have there where registers and
   /// shared memory have no room.
   std::int64_t group_floats(const KvShape& kv) const;
@@ -47,7 +46,6 @@ class TreeAttention {
   std::int64_t workers(Kind kind) const {
     return kind == Kind::kTiles ? 2 * multiprocessors_ : multiprocessors_;
   }
-  static std::int64_t rows_of_tile(Kind kind, std::int64_t head_dim);
 
   std::int64_t multiprocessors_ = 0;
   int shared_bytes_ = 0;  // that a thread block may have

@@ -152,7 +152,9 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
         cap<kBlock, 1>(scores);
       }
     }
-    if (begin < all_seen_begin_ || begin + kBlock > all_seen_end_) mask<kBlock>(scores, begin);
+    if (begin < all_seen_begin_ || begin + kBlock > all_seen_end_) {
+      this->mask(scores, begin + thread_ % 4 * 2);
+    }
     std::uint32_t p[kBlock / 16][4];
     if (two_rows_) {
       exponentiate<kBlock, 2>(scores, p, part.tops);
@@ -195,7 +197,9 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
     Part part;
     if (__any_sync(kAll, mine) != 0) {
       if constexpr (kCaps) cap<kTokens, 1>(scores);
-      if (begin < all_seen_begin_ || begin + kTokens > all_seen_end_) mask<kTokens>(scores, begin);
+      if (begin < all_seen_begin_ || begin + kTokens > all_seen_end_) {
+        this->mask(scores, begin + thread_ % 4 * 2);
+      }
       exponentiate<kTokens, 1>(scores, p, part.tops);
     }
     multiply_values<kTokens>(part, p, take());
@@ -309,19 +313,6 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
 #pragma unroll
       for (int i = 0; i < 2 * kRows; ++i) {
         scores[4 * j + i] = capped(scores[4 * j + i], args_.cap_factor);
-      }
-    }
-  }
-
-  template <int kTokens>
-  __device__ void mask(float (&scores)[kTokens / 2], int block) const {
-    const int first = block + thread_ % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int token = first + 8 * j + i % 2;
-        if (token < low_[i / 2] || token >= end_[i / 2]) scores[4 * j + i] = -INFINITY;
       }
     }
   }

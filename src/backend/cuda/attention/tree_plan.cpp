@@ -178,8 +178,7 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
     work += chain.blocks;
   }
   bundle_chains(shape, plan.window);
-  const std::int64_t tile_blocks =
-      shape.pairs ? blocks_a_pair(shape) : blocks_a_tile(work * shape.slices, shape);
+  const std::int64_t tile_blocks = blocks_a_tile(work * shape.slices, shape);
   const auto tile_tokens = static_cast<std::int32_t>(tile_blocks) * kBlock;
   blocks_.resize(at(work));
   growing_.clear();

@@ -28,6 +28,9 @@ DENDRITE_HOST_DEVICE constexpr std::int64_t tile_rows(std::int64_t head_dim) {
   return head_dim <= 128 ? 64 : head_dim <= 256 ? 32 : 16;
 }
 
+/// For those with warpgroups.
+inline constexpr std::int64_t kWarpgroupRows = 64;
+
 /// Query heads of a KV head as tiles pack them: all at once, or in slices if they are more than a
 /// tile has rows. Slices have a size; where it does not divide the heads the last one begins
 /// earlier, and its first heads, which are in two slices, get the same bits twice.
@@ -175,7 +178,6 @@ class TreePlan {
                     std::int32_t index);
   std::int64_t blocks_a_tile(std::int64_t units, const Shape& shape);
   std::int64_t time_of_tiles(std::int64_t size, const Shape& shape);
-  std::int64_t blocks_a_pair(const Shape& shape);
   std::int64_t time_of_pairs(std::int64_t size, const Shape& shape);
   void count_kinds();
   void finish_chains(const AttentionPlan& plan, const Shape& shape);

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <limits>
 
 #include "backend/cuda/attention/tree_plan.h"
 #include "backend/cuda/attention/tree_plan_numbers.h"
@@ -17,19 +16,34 @@ std::int64_t parts_of(std::int64_t blocks, std::int64_t size) {
   return size == 1 ? blocks : size == 2 ? runs * 3 : (blocks + size - 1) / size;
 }
 
+/// The size up to `most`, a power of two, whose estimated time is least.
+template <typename Time>
+std::int64_t fastest_size(std::int64_t most, Time time_of) {
+  std::int64_t best = 1;
+  std::int64_t best_time = time_of(best);
+  for (std::int64_t size = 2; size <= std::min<std::int64_t>(most, kMaxTileBlocks); size *= 2) {
+    const std::int64_t time = time_of(size);
+    if (time >= best_time) continue;
+    best_time = time;
+    best = size;
+  }
+  return best;
+}
+
 }  // namespace
 
-/// The largest power of two that leaves no worker idle; but whole runs, which leave few partial
-/// results, as long as an eighth of the workers has something to do. Of wide heads, whose blocks
-/// take longer, the size whose estimated time is least.
+/// For pairs and for wide heads, whose blocks take longer, what is fastest. Otherwise the largest
+/// power of two that leaves no worker idle; but whole runs, which leave few partial results, as
+/// long as an eighth of the workers has something to do.
 std::int64_t TreePlan::blocks_a_tile(std::int64_t units, const Shape& shape) {
+  if (shape.pairs) {
+    count_kinds();
+    const auto most = static_cast<std::uint64_t>(std::max<std::int64_t>(4, longest_));
+    return fastest_size(static_cast<std::int64_t>(std::bit_ceil(most)),  // cuts nothing any more
+                        [&](std::int64_t size) { return time_of_pairs(size, shape); });
+  }
   if (shape.wide) {
-    std::int64_t best = 1;
-    for (std::int64_t size = 2; size <= std::min<std::int64_t>(longest_, kMaxTileBlocks);
-         size *= 2) {
-      if (time_of_tiles(size, shape) < time_of_tiles(best, shape)) best = size;
-    }
-    return best;
+    return fastest_size(longest_, [&](std::int64_t size) { return time_of_tiles(size, shape); });
   }
   std::int64_t tile_blocks = units / shape.workers;
   if (units >= shape.workers / 2) {
@@ -90,22 +104,6 @@ void TreePlan::count_kinds() {
     ++kind.count;
   }
   if (kind.count > 0) add(kind);
-}
-
-/// The size whose estimated time is least.
-std::int64_t TreePlan::blocks_a_pair(const Shape& shape) {
-  count_kinds();
-  std::int64_t best = 1;
-  std::int64_t best_time = std::numeric_limits<std::int64_t>::max();
-  for (std::int64_t size = 1; size <= kMaxTileBlocks; size *= 2) {
-    const std::int64_t time = time_of_pairs(size, shape);
-    if (time < best_time) {
-      best_time = time;
-      best = size;
-    }
-    if (size >= std::max<std::int64_t>(4, longest_)) break;  // larger ones cut nothing either
-  }
-  return best;
 }
 
 /// If tiles have up to `size` blocks, a power of two; in hundredths of what a pair of tiles takes

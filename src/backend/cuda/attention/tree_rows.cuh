@@ -10,7 +10,7 @@ namespace dendrite::cuda {
 
 constexpr int kRowsAThread = 2;  // of a product's 16 rows: lane / 4 and lane / 4 + 8
 constexpr int kPanelDims = 64;   // of K and V in a row of shared memory
-constexpr int kTileRows = 64;    // packed, that a tile for warpgroups has at most
+constexpr int kTileRows = static_cast<int>(kWarpgroupRows);
 
 /// Panels that a head takes; the last one may have less of it.
 constexpr int panels_of(int head_dim) {
@@ -57,6 +57,20 @@ class TileRows {
     segment_last_ = segment_end(tile_.begin, tile_.end);
     in_group_ = false;
     clear();
+  }
+
+  /// Of scores as a product of a warpgroup has them, whose first column of this thread is token
+  /// `first`: those that the rows do not see.
+  template <int kCount>
+  __device__ void mask(float (&scores)[kCount], int first) const {
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = first + 8 * j + i % 2;
+        if (token < low_[i / 2] || token >= end_[i / 2]) scores[4 * j + i] = -INFINITY;
+      }
+    }
   }
 
   /// After the last block of the positions before `end`.

@@ -52,7 +52,6 @@ class WideConsumer : TileRows<kDim, kPanelDims / 8, kWarpgroup, WideLayout<kDim>
   using Rows::args_;
   using Rows::end_;
   using Rows::low_;
-  using Rows::row_;
   using Rows::sum_;
   using Rows::tile_;
   using Rows::top_;
@@ -117,7 +116,9 @@ class WideConsumer : TileRows<kDim, kPanelDims / 8, kWarpgroup, WideLayout<kDim>
 #pragma unroll
       for (float& score : scores) score = capped(score, args_.cap_factor);
     }
-    if (block < all_seen_begin_ || block + kBlock > all_seen_end_) mask(scores, block);
+    if (block < all_seen_begin_ || block + kBlock > all_seen_end_) {
+      this->mask(scores, block + warpgroup_ * kScored + lane_ % 4 * 2);
+    }
     float tops[kRowsAThread];
     find_maxima(scores, tops);
     share_probabilities(scores, tops);
@@ -181,18 +182,6 @@ class WideConsumer : TileRows<kDim, kPanelDims / 8, kWarpgroup, WideLayout<kDim>
     wait_products<0>();
     give_back_key(Layout::kPanels - 1, before);
     take_sums(scores);
-  }
-
-  __device__ void mask(float (&scores)[kScored / 2], int block) const {
-    const int first = block + warpgroup_ * kScored + lane_ % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kScored / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int token = first + 8 * j + i % 2;
-        if (token < low_[i / 2] || token >= end_[i / 2]) scores[4 * j + i] = -INFINITY;
-      }
-    }
   }
 
   /// Each row's largest score in units of log2.
