@@ -227,9 +227,15 @@ void check_rope(const RopeStore& args) {
   check_size(kOp, "number of slots", static_cast<std::int64_t>(args.slots.size()), args.qkv.rows);
   const std::int64_t slots = shape.pages * shape.page_tokens;
   for (const std::int64_t slot : args.slots) check_index(kOp, "slot", slot, slots, -1);
+  std::int64_t before = 0;
   for (const ExtraStore& extra : args.extra_stores) {
     check_index(kOp, "slot", extra.slot, slots);
     check_index(kOp, "row of an extra store", extra.row, args.qkv.rows);
+    if (extra.row < before) {
+      fail(kOp, "got an extra store of row " + std::to_string(extra.row) + " behind one of row " +
+                    std::to_string(before) + ", expected ascending rows");
+    }
+    before = extra.row;
   }
 }
 

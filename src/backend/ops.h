@@ -27,7 +27,7 @@ struct RopeStore : Rope {
   Tensor qkv;
   /// [tokens]: page * page_tokens + offset; -1: K and V are not stored.
   std::span<const std::int64_t> slots;
-  std::span<const ExtraStore> extra_stores;
+  std::span<const ExtraStore> extra_stores;  // rows ascending
   KvStore* kv = nullptr;
   std::int64_t layer = 0;
 };

@@ -25,7 +25,7 @@ struct PassInputs {
   std::span<const std::int32_t> tokens;  // [rows], ids or token_of_draw()
   /// [rows]. A row's slot, and its extra ones, are places of its position.
   std::span<const std::int64_t> slots;
-  std::span<const ExtraStore> extra_stores;  // any number
+  std::span<const ExtraStore> extra_stores;  // any number, rows ascending
   std::span<const std::int32_t> logit_rows;  // [logit rows]
   std::span<const AttentionPlan> plans;      // of the rows that are no padding, one a window
   StateStore* states = nullptr;              // of a model that has recurrent layers

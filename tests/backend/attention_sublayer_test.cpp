@@ -217,7 +217,7 @@ TEST_P(AttentionSublayerOnPath, RowsAndPagesHaveTheSameBitsWhereKernelsChange) {
     attention.store(attention.poison());
     const auto results = attention.run(0, kMost, 0, {});
     const auto all = attention.stored();
-    for (const std::int64_t rows : {1, 7, 8, 9, 16, 29, 32, 33, 61, 64}) {
+    for (const std::int64_t rows : {1, 7, 8, 9, 16, 29, 32, 33, 61, 64, 65, 81, 98}) {
       for (const std::int64_t padding : {std::int64_t{0}, kPadding}) {
         const std::int64_t begin = kMost + padding - rows;
         if (begin >= kMost) continue;
@@ -253,9 +253,9 @@ TEST(AttentionSublayerOnCuda, HasTheBitsOfItsOps) {
       attention.store(attention.poison());
       static_cast<void>(attention.run(0, kMost, 0, {}));
       const auto before = attention.stored();
-      for (const std::int64_t rows : {1, 3, 8, 9, 40}) {
+      for (const std::int64_t rows : {1, 3, 8, 9, 40, 72}) {
         const auto last = static_cast<std::int32_t>(rows - 1);
-        const std::vector<ExtraStore> extra = {{last, 8 * kPageTokens + 1}, {0, 7 * kPageTokens}};
+        const std::vector<ExtraStore> extra = {{0, 7 * kPageTokens}, {last, 8 * kPageTokens + 1}};
         const auto with = [&](AttentionRows::Way way) {
           attention.store(before);
           const auto padding = rows > 1 ? 1 : 0;
@@ -289,7 +289,7 @@ TEST(Sanitized, RopeInProductsAndBesideThem) {
       const auto before = attention.stored();
       for (const std::int64_t rows : {1, 8, 9, 33, 64, 65, 100}) {
         const auto last = static_cast<std::int32_t>(rows - 1);
-        const std::vector<ExtraStore> extra = {{last, 8 * kPageTokens + 1}, {0, 7 * kPageTokens}};
+        const std::vector<ExtraStore> extra = {{0, 7 * kPageTokens}, {last, 8 * kPageTokens + 1}};
         const auto with = [&](AttentionRows::Way way) {
           attention.store(before);
           return attention.run(kMost - rows, kMost, 0, extra, way);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "dendrite/error.h"
 #include "support/paths.h"
 #include "test_support.h"
 
@@ -49,7 +50,7 @@ TEST_P(RopeOnPath, RopeRotatesNormsAndStores) {
       std::vector<std::int64_t> slots;
       for (std::int64_t r = 0; r < rows; ++r) slots.push_back(2 * c.page_tokens + 3 + r);
       slots[4] = -1;
-      const std::vector<ExtraStore> extra = {{7, 1}, {19, 5}, {7, 2}};
+      const std::vector<ExtraStore> extra = {{7, 1}, {7, 2}, {19, 5}};
       Owned qkv(*backend, rows, width, width + 2);
       qkv.set(*backend, x);
       Owned table(*backend, rows, c.rotary);
@@ -204,6 +205,27 @@ TEST_P(RopeOnPath, RopeWithoutKeysRotatesAsWithThemAndStoresNothing) {
   EXPECT_NE(before.back(), 0.0F);
   EXPECT_EQ(rotated(0), with);
   EXPECT_EQ(kept(), before);
+}
+
+TEST_P(RopeOnPath, RowsOfExtraStoresMustAscend) {
+  const auto backend = test::make_backend(Numerics::kF32, 1, GetParam());
+  const auto store = backend->make_kv_store({1, 1, 16, 1, 8, KvFormat::kF32});
+  Owned qkv(*backend, 3, 3 * 16);
+  Owned table(*backend, 3, 16);
+  const std::vector<std::int64_t> slots = {0, 1, 2};
+  std::vector<ExtraStore> extra = {{0, 5}, {2, 4}, {2, 3}};
+  RopeStore args;
+  args.qkv = qkv.tensor;
+  args.heads = args.kv_heads = 1;
+  args.head_dim = args.rotary_dim = 16;
+  args.cos_sin = table.tensor.data;
+  args.slots = slots;
+  args.extra_stores = extra;
+  args.kv = store.get();
+  EXPECT_NO_THROW(backend->rope_and_store(args));
+  extra.push_back({1, 6});
+  args.extra_stores = extra;
+  EXPECT_THROW(backend->rope_and_store(args), Error);
 }
 
 TEST_P(RopeOnPath, StoresTheCodesOfFp8) {

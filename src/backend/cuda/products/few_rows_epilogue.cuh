@@ -99,9 +99,11 @@ class PairWalk {
 class HeadSink {
  public:
   __device__ HeadSink(const Arguments& args, int row, int other_row)
-      : args_(args), rows_{row, other_row}, extra_count_(*args.rope.extra_count) {
+      : args_(args), rows_{row, other_row} {
     for (int r = 0; r < 2; ++r) {
-      if (rows_[r] < args.rows) slots_[r] = args.rope.slots[rows_[r]];
+      if (rows_[r] >= args.rows) continue;
+      slots_[r] = args.rope.slots[rows_[r]];
+      extra_[r] = ExtraStores(args.rope, rows_[r]);
     }
   }
 
@@ -117,10 +119,11 @@ class HeadSink {
     pair.put(args_.rope, args_.bias, angle, slots_[r], queries, a, b);
   }
 
-  /// Extra stores of a unit. None, if all of it is queries.
-  __device__ int extra_count(int unit) const {
+  /// Calls store(slot) for each extra store of row number r. None, if all of the unit is queries.
+  template <typename Store>
+  __device__ void each_extra(int unit, int r, Store store) const {
     const int end = FirstPair(args_, unit).head + args_.unit_heads;
-    return end > args_.rope.heads ? extra_count_ : 0;
+    if (end > args_.rope.heads) extra_[r].each(args_.rope, store);
   }
   /// Once more a pair that was put; queries are not stored.
   __device__ void put_again(const HeadPair& pair, std::int64_t slot, float a, float b) const {
@@ -132,7 +135,7 @@ class HeadSink {
   const Arguments& args_;
   int rows_[2];
   std::int64_t slots_[2] = {-1, -1};
-  std::int32_t extra_count_;
+  ExtraStores extra_[2];
 };
 
 }  // namespace dendrite::cuda::few_rows

@@ -124,22 +124,21 @@ class Multiplier {
         }
         walk.next();
       }
-      for (int e = 0; e < sink.extra_count(unit); ++e) store_again(sink, unit, e, sums);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        sink.each_extra(unit, r, [&](std::int64_t slot) { put_again(sink, unit, r, slot, sums); });
+      }
     }
   }
 
-  /// Extra store number e.
-  __device__ void store_again(const HeadSink& sink, int unit, int e,
-                              const float (&sums)[kPieces][kPiece / 2]) const {
-    const ExtraStore extra = args_.rope.extra_stores[e];
-    if (extra.row != first_row_ && extra.row != first_row_ + 8) return;
-    const bool second = extra.row != first_row_;
+  __device__ void put_again(const HeadSink& sink, int unit, int r, std::int64_t slot,
+                            const float (&sums)[kPieces][kPiece / 2]) const {
+    asm volatile("" : "+r"(unit));  // else all pairs of the unit are kept in registers
     PairWalk walk(args_, unit);
 #pragma unroll
     for (int i = 0; i < kEights; ++i) {
-      const float* four = sums[i / kOfPiece] + i % kOfPiece * 4;
-      sink.put_again(walk.pair(), extra.slot, second ? four[2] : four[0],
-                     second ? four[3] : four[1]);
+      const float* two = sums[i / kOfPiece] + i % kOfPiece * 4 + 2 * r;
+      sink.put_again(walk.pair(), slot, two[0], two[1]);
       walk.next();
     }
   }

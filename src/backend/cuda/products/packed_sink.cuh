@@ -38,11 +38,10 @@ class Sink {
       const float2 angles[] = {sink.load_angle(pair, 0), sink.load_angle(pair, 1)};
 #pragma unroll
       for (int r = 0; r < 2; ++r) sink.put(pair, r, angles[r], four[r], four[2 + r]);
-      for (int e = 0; e < sink.extra_count(unit); ++e) {
-        const ExtraStore extra = args_.rope.extra_stores[e];
-        if (extra.row != row && extra.row != row + 1) continue;
-        const bool second = extra.row != row;
-        sink.put_again(pair, extra.slot, second ? four[1] : four[0], second ? four[3] : four[2]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        sink.each_extra(
+            unit, r, [&](std::int64_t slot) { sink.put_again(pair, slot, four[r], four[2 + r]); });
       }
     }
   }

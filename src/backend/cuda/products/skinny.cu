@@ -211,11 +211,7 @@ struct Output {
     pair.put(rope, args.bias, early.angle, early.slot,
              static_cast<float*>(args.out) + row * args.out_stride, a, b);
     if (pair.is_query(rope)) return;
-    const std::int32_t extra_count = *rope.extra_count;
-    for (std::int32_t e = 0; e < extra_count; ++e) {
-      const ExtraStore extra = rope.extra_stores[e];
-      if (extra.row == row) pair.store(rope, extra.slot, a, b);
-    }
+    ExtraStores(rope, row).each(rope, [&](std::int64_t slot) { pair.store(rope, slot, a, b); });
   }
 };
 

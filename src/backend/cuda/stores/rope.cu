@@ -1,7 +1,7 @@
 // Per-head RMSNorm, RoPE and the store of K and V to pages: one warp a head of a row; lane i has
 // pairs i, i + 32, ..., so that what is overwritten is what the lane itself has read. In FP8 the
-// warp keeps a key and its value in shared memory until it knows their scales. How many extra
-// stores there are is read from device memory: a captured graph stays valid.
+// warp keeps a key and its value in shared memory until it knows their scales. Which extra
+// stores are a row's is read from device memory: a captured graph stays valid.
 // Sources: Su et al. 2021, arXiv:2104.09864 (half-split pairs); Qwen Team 2025, arXiv:2505.09388
 // (q/k norms). Floor: the bytes of qkv over read bandwidth; for few rows the latency of a launch.
 #include "backend/cuda/base/device.h"
@@ -34,22 +34,16 @@ struct Places {
   std::int64_t row;
   std::int64_t kv_head;  // negative: a query
   std::int64_t slot;
-  std::int32_t extra_count;
+  ExtraStores extra;
 
   __device__ Places(const RopeArguments& args, std::int64_t row, std::int64_t head)
-      : args(args),
-        row(row),
-        kv_head(head - args.heads),
-        slot(args.slots[row]),
-        extra_count(*args.extra_count) {}
+      : args(args), row(row), kv_head(head - args.heads), slot(args.slots[row]), extra(args, row) {}
 
   /// Calls store(slot) for each.
   template <typename Store>
   __device__ void each(Store store) const {
     if (slot >= 0) store(slot);
-    for (std::int32_t e = 0; e < extra_count; ++e) {
-      if (args.extra_stores[e].row == row) store(args.extra_stores[e].slot);
-    }
+    extra.each(args, store);
   }
   __device__ bool has_values() const { return args.kv.value_vectors > 0; }
   /// For all lanes of the warp, before value_of(). x: the head of k or q.

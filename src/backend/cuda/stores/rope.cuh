@@ -36,6 +36,22 @@ __device__ inline std::uint8_t* slot_scale(const KvView& kv, std::int64_t slot, 
          vector;
 }
 
+/// The extra stores of a row.
+struct ExtraStores {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+
+  ExtraStores() = default;
+  __device__ ExtraStores(const RopeArguments& rope, std::int64_t row)
+      : begin(rope.extra_begins[row]), end(rope.extra_begins[row + 1]) {}
+
+  /// Calls store(slot) for each.
+  template <typename Store>
+  __device__ void each(const RopeArguments& rope, Store store) const {
+    for (std::int32_t e = begin; e < end; ++e) store(rope.extra_stores[e].slot);
+  }
+};
+
 /// Values i and i + head_dim / 2 of a head of q, k or v; see rotates_in_product().
 struct HeadPair {
   int head;  // those of k follow those of q, then those of v; there may be more, of nothing

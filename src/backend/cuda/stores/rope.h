@@ -14,9 +14,9 @@ namespace dendrite::cuda {
 /// RopeStore on the device.
 struct RopeArguments : Rope {
   Tensor qkv{};
-  const std::int64_t* slots = nullptr;       // [rows]
-  const ExtraStore* extra_stores = nullptr;  // [*extra_count]
-  const std::int32_t* extra_count = nullptr;
+  const std::int64_t* slots = nullptr;  // [rows]
+  const ExtraStore* extra_stores = nullptr;
+  const std::int32_t* extra_begins = nullptr;  // [rows + 1]: where a row's begin
   KvView kv{};
 };
 void launch_rope_and_store(const RopeArguments& args, cudaStream_t stream);

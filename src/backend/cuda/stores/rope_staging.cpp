@@ -1,5 +1,7 @@
 #include "backend/cuda/stores/rope_staging.h"
 
+#include <numeric>
+
 #include "backend/checks.h"
 
 namespace dendrite::cuda {
@@ -7,11 +9,15 @@ namespace dendrite::cuda {
 template <typename Stage>
 RopeArguments RopeStaging::stage(Stage& to, std::span<const std::int64_t> slots,
                                  std::span<const ExtraStore> extra_stores) {
-  extra_count_ = static_cast<std::int32_t>(extra_stores.size());
+  extra_begins_.assign(slots.size() + 1, 0);
+  for (const ExtraStore& extra : extra_stores) {
+    ++extra_begins_[static_cast<std::size_t>(extra.row) + 1];
+  }
+  std::partial_sum(extra_begins_.begin(), extra_begins_.end(), extra_begins_.begin());
   RopeArguments rope;
   rope.slots = to.stage(slots);
   rope.extra_stores = to.stage(extra_stores);
-  rope.extra_count = to.stage(std::span<const std::int32_t>(&extra_count_, 1));
+  rope.extra_begins = to.stage(std::span<const std::int32_t>(extra_begins_));
   return rope;
 }
 

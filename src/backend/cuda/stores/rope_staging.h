@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "backend/cuda/base/pass_arrays.h"
 #include "backend/cuda/base/staging.h"
 #include "backend/cuda/stores/rope.h"
@@ -25,7 +28,7 @@ class RopeStaging {
                       std::span<const ExtraStore> extra_stores);
 
   Staging& staging_;
-  std::int32_t extra_count_ = 0;  // staged, so always at one place
+  std::vector<std::int32_t> extra_begins_;
 };
 
 }  // namespace dendrite::cuda
