@@ -147,8 +147,8 @@ TEST_P(MatmulOnPath, RowsHaveTheSameBitsWhereKernelsChange) {
       return out.get(*backend);
     };
     const auto expected = rows_of(0, kRows);
-    for (const std::int64_t rows :
-         {1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 40, 41, 63, 64, 65, 72, 73, 127, 128, 129, 136, 199}) {
+    for (const std::int64_t rows : {1,  2,  7,  8,  9,  16, 17,  31,  32,  33,  40,  41,  63,
+                                    64, 65, 72, 73, 81, 97, 112, 113, 127, 128, 129, 136, 199}) {
       for (const std::int64_t first : {std::int64_t{0}, kRows - rows}) {
         const auto got = rows_of(first, rows);
         ASSERT_EQ(first_difference(got, std::span(expected).subspan(

@@ -417,7 +417,7 @@ TEST_P(SublayersOnPath, MlpRowsHaveTheSameBitsWhereKernelsChange) {
     return hidden.get(*backend);
   };
   const auto expected = rows_of(0, kMost);
-  for (const std::int64_t rows : {1, 8, 9, 32, 33, 64, 65, 128, 129}) {
+  for (const std::int64_t rows : {1, 8, 9, 32, 33, 64, 65, 97, 112, 113, 128, 129}) {
     const std::int64_t first = kMost - rows;
     ASSERT_EQ(first_difference(rows_of(first, rows),
                                std::span(expected).subspan(static_cast<std::size_t>(first * kDim))),

@@ -8,10 +8,9 @@
 
 namespace dendrite::cuda {
 
-/// Sizes that passes are padded to, so that few are recorded. (cuBLASLt takes longer for 96 rows
-/// than for 128.)
-constexpr std::array<std::int64_t, 13> kPaddedSizes = {0,  1,  2,  4,   8,   16, 24,
-                                                       32, 48, 64, 128, 192, 256};
+/// Sizes that passes are padded to, so that few are recorded.
+constexpr std::array<std::int64_t, 16> kPaddedSizes = {0,  1,  2,  4,  8,   16,  24,  32,
+                                                       48, 64, 80, 96, 112, 128, 192, 256};
 /// The least of them that is not below `count`; -1: there is none.
 std::int64_t padded_size(std::int64_t count);
 

@@ -24,14 +24,14 @@ struct Arguments {
   int outputs;  // columns of the result
   int ffn;      // kSiluMul: the row of W where ups begin; else 0
   int rows;
-  int tile_rows;    // rows rounded up to 8
+  int tile_rows;    // of a band; whole eights
   int tiles;        // of 64 k
   int stage_tiles;  // of weights
   int stages;
   int chunk_tiles;  // of x; a multiple of stage_tiles
   int chunks;
   int units;
-  int bands;  // of tile_rows rows; one, where rows are few
+  int bands;  // of as many rows; one, where rows are few
   const float* bias;
   void* out;
   std::int64_t out_stride;

@@ -44,26 +44,36 @@ class Multiplier {
   static constexpr bool kEarly = kOutputs <= Chain::kEarlyOutputs;
   static constexpr int kAtOnce = kEights < 16 ? kEights : 16;  // not early
 
+  /// A thread's rows; what is not of its band is behind all.
+  struct Rows {
+    int first;
+    int second;
+
+    __device__ Rows(const Arguments& args, const Walk& walk, int local)
+        : first(local < args.tile_rows ? walk.first_row() + local : args.rows),
+          second(local + 8 < args.tile_rows ? walk.first_row() + local + 8 : args.rows) {}
+  };
+
   __device__ void run_outputs() {
     for (Walk walk(args_); !walk.done(); walk.next()) {
       const int unit = walk.unit();
-      const int row = walk.first_row() + first_row_;
+      const Rows rows(args_, walk, first_row_);
       float2 old[kEarly ? kEights : 1][2];
-      if constexpr (kEarly) load_olds<kEights>(unit, row, 0, old);
+      if constexpr (kEarly) load_olds<kEights>(unit, rows, 0, old);
       float sums[kPieces][kPiece / 2];
-      chain_.multiply(sums, unit, row);
+      chain_.multiply(sums, unit, rows.first);
       if (args_.epilogue == Epilogue::kSiluMul) {
-        store_silus(unit, row, sums);
+        store_silus(unit, rows, sums);
         continue;
       }
       if constexpr (kEarly) {
-        store_sums<kEights>(unit, row, 0, sums, old);
+        store_sums<kEights>(unit, rows, 0, sums, old);
       } else {
 #pragma unroll
         for (int first = 0; first < kEights; first += kAtOnce) {
           float2 here[kAtOnce][2];
-          load_olds<kAtOnce>(unit, row, first, here);
-          store_sums<kAtOnce>(unit, row, first, sums, here);
+          load_olds<kAtOnce>(unit, rows, first, here);
+          store_sums<kAtOnce>(unit, rows, first, sums, here);
         }
       }
     }
@@ -72,17 +82,18 @@ class Multiplier {
   /// What some eights of a unit are added to. Read before any is stored, as for all that the
   /// compiler knows a store may be to what is read next.
   template <int kCount>
-  __device__ void load_olds(int unit, int row, int first, float2 (&old)[kCount][2]) const {
+  __device__ void load_olds(int unit, const Rows& rows, int first, float2 (&old)[kCount][2]) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (first + i >= kEights) break;
       const int column = column_of(unit, first + i);
-      old[i][0] = load_old(args_, row, column);
-      old[i][1] = load_old(args_, row + 8, column);
+      old[i][0] = load_old(args_, rows.first, column);
+      old[i][1] = load_old(args_, rows.second, column);
     }
   }
   template <int kCount>
-  __device__ void store_sums(int unit, int row, int first, const float (&sums)[kPieces][kPiece / 2],
+  __device__ void store_sums(int unit, const Rows& rows, int first,
+                             const float (&sums)[kPieces][kPiece / 2],
                              const float2 (&old)[kCount][2]) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -90,16 +101,16 @@ class Multiplier {
       if (eight >= kEights) break;
       const int column = column_of(unit, eight);
       const float* four = sums[eight / kOfPiece] + eight % kOfPiece * 4;
-      store_pair(args_, row, column, four[0], four[1], old[i][0]);
-      store_pair(args_, row + 8, column, four[2], four[3], old[i][1]);
+      store_pair(args_, rows.first, column, four[0], four[1], old[i][0]);
+      store_pair(args_, rows.second, column, four[2], four[3], old[i][1]);
     }
   }
 
-  /// Of a single band of rows.
   __device__ void run_heads() {
-    const HeadSink sink(args_, first_row_, first_row_ + 8);
     for (Walk blocks(args_); !blocks.done(); blocks.next()) {
       const int unit = blocks.unit();
+      const Rows rows(args_, blocks, first_row_);
+      const HeadSink sink(args_, rows.first, rows.second);
       float2 angles[kEarly ? kEights : 1][2];
       if constexpr (kEarly) {
         PairWalk walk(args_, unit);
@@ -111,7 +122,7 @@ class Multiplier {
         }
       }
       float sums[kPieces][kPiece / 2];
-      chain_.multiply(sums, unit, first_row_);
+      chain_.multiply(sums, unit, rows.first);
       PairWalk walk(args_, unit);
 #pragma unroll
       for (int i = 0; i < kEights; ++i) {
@@ -147,7 +158,8 @@ class Multiplier {
     return unit * kOutputs + 8 * i + lane_ % 4 * 2;
   }
 
-  __device__ void store_silus(int unit, int row, const float (&sums)[kPieces][kPiece / 2]) const {
+  __device__ void store_silus(int unit, const Rows& rows,
+                              const float (&sums)[kPieces][kPiece / 2]) const {
     [[maybe_unused]] constexpr bool kPairs = Chain::kPairsSilus;  // not of halves that are odd
     if constexpr (kEights % 2 == 0) {
       constexpr int kUps = kEights / 2;
@@ -157,12 +169,12 @@ class Multiplier {
         const float* gates = sums[i / kOfPiece] + i % kOfPiece * 4;
         const float* ups = sums[(i + kUps) / kOfPiece] + (i + kUps) % kOfPiece * 4;
         if constexpr (kPairs) {
-          few_rows::store_silus(args_, row, column, gates, ups);
-          few_rows::store_silus(args_, row + 8, column, gates + 2, ups + 2);
+          few_rows::store_silus(args_, rows.first, column, gates, ups);
+          few_rows::store_silus(args_, rows.second, column, gates + 2, ups + 2);
         } else {
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            store_silu(args_, row + j / 2 * 8, column + j % 2, gates[j], ups[j]);
+            store_silu(args_, j < 2 ? rows.first : rows.second, column + j % 2, gates[j], ups[j]);
           }
         }
       }
@@ -187,8 +199,7 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_next_begin();
-  // (Several warpgroups are for several bands of rows.)
-  WeightStream<kOutputs, kHeads, kGroups == 1> stream(args, weight, rings.weights);
+  WeightStream<kOutputs, kHeads> stream(args, weight, rings.weights);
   if (warp == kWarps) {
     if (lane == 0) prefetch_map(weight);
     if (lane < args.stages) rings.weights.init(lane, kWarps);

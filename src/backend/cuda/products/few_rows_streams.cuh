@@ -52,12 +52,17 @@ struct Rings {
   }
 };
 
-/// All weights of this block, stage by stage of its units. kOnce: nobody else reads them.
-template <int kOutputs, bool kHeads, bool kOnce>
+/// All weights of this block, stage by stage of its units.
+template <int kOutputs, bool kHeads>
 class WeightStream {
  public:
   __device__ WeightStream(const Arguments& args, const CUtensorMap& map, const Ring& ring)
-      : args_(args), map_(map), ring_(ring), walk_(args), cursor_{args.stages} {}
+      : args_(args),
+        map_(map),
+        ring_(ring),
+        once_(args.bands == 1),
+        walk_(args),
+        cursor_{args.stages} {}
 
   __device__ bool done() const { return walk_.done(); }
   /// Until the next slot is free. Not before it was used once.
@@ -92,7 +97,7 @@ class WeightStream {
 
  private:
   __device__ void copy(std::uint32_t target, int row, int tile, std::uint32_t barrier) const {
-    if constexpr (kOnce) {
+    if (once_) {
       copy_tiles_once(target, map_, row, tile, barrier);
     } else {
       copy_tiles(target, map_, row, tile, barrier);
@@ -102,6 +107,7 @@ class WeightStream {
   const Arguments& args_;
   const CUtensorMap& map_;
   const Ring& ring_;
+  bool once_;  // nobody else reads them
   Walk walk_;
   int tile_ = 0;
   Cursor cursor_;

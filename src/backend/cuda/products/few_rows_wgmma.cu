@@ -1,4 +1,4 @@
-// Products of up to 64 rows, y = x W^T with W [n, k] in bf16, row-major, in one order of sums:
+// Products of up to 112 rows, y = x W^T with W [n, k] in bf16, row-major, in one order of sums:
 // k ascending in steps of 16, one accumulator an output, as cuBLASLt without split-K has it.
 // Floor: the bytes of W over read bandwidth; and a chain of k / 16 products that depend on each
 // other, about 40 cycles each.
@@ -7,9 +7,10 @@
 // of 64 k, into a ring of stages in shared memory, the first of them before the kernel before is
 // done: W does not depend on it. One streams x into a ring of its own, in pieces large enough that
 // the blocks, which all walk over k alike, do not ask the same few lines of the L2 cache at once.
-// A warpgroup multiplies: x is the left operand (rows that are not there are read as whatever lies
-// behind and never stored), W the right one. Up to 48 rows two blocks share a
-// multiprocessor: one reads while the other begins or ends.
+// A warpgroup multiplies 64 rows: x is the left operand (rows that are not there are read as
+// whatever lies behind and never stored), W the right one. Up to 48 rows two blocks share a
+// multiprocessor: one reads while the other begins or ends. Above 64 rows two warpgroups of a
+// block, or two blocks, have 64 each, see groups_of().
 //
 // Where rows of W are heads of q, k and v (Epilogue::kRope) a copy interleaves the halves of heads,
 // so that neighbouring outputs, which a thread has anyway, are a pair that RoPE rotates.
@@ -24,8 +25,8 @@ namespace {
 
 #ifdef DENDRITE_SM90A
 
-/// See Multiplier.
-template <int kPieceOutputs, int kOfPieces>
+/// See Multiplier. kGroups: of warps that multiply.
+template <int kPieceOutputs, int kOfPieces, int kGroups>
 class Bf16Chain {
  public:
   using Args = Arguments;
@@ -35,7 +36,11 @@ class Bf16Chain {
   static constexpr int kEarlyOutputs = 64;
 
   __device__ Bf16Chain(const Args& args, const Rings& rings)
-      : args_(args), rings_(rings), stage_{args.stages}, chunk_{args.chunks} {}
+      : args_(args), rings_(rings), stage_{args.stages}, chunk_{args.chunks} {
+    if constexpr (kGroups > 1) {
+      first_x_ = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0) * 64 * kTileRowBytes;
+    }
+  }
 
   __device__ void multiply(float (&sums)[kPieces][kPiece / 2], int /*unit*/, int /*row*/) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -49,7 +54,7 @@ class Bf16Chain {
       if (left == 0) {
         used = used_chunk;
         wait_barrier(rings_.x.full + 8 * chunk_.slot, chunk_.parity);
-        x = rings_.x.slot(chunk_.slot);
+        x = rings_.x.slot(chunk_.slot) + first_x_;
         used_chunk = rings_.x.free + 8 * chunk_.slot;
         left = args_.chunk_tiles;
         chunk_.next();
@@ -100,40 +105,57 @@ class Bf16Chain {
   const Rings& rings_;
   Cursor stage_;
   Cursor chunk_;
+  std::uint32_t first_x_ = 0;  // of the warpgroup's rows in a tile
 };
 
 #endif  // DENDRITE_SM90A
 
 /// Blocks of so many outputs leave each other's registers alone where two share a multiprocessor.
 /// 128 outputs of heads take too many.
-constexpr int blocks_of(int outputs) {
-  return outputs <= 112 ? 2 : 1;
+constexpr int blocks_of(int outputs, int groups) {
+  return groups == 1 && outputs <= 112 ? 2 : 1;
 }
 
 /// kHeads: Epilogue::kRope.
-template <int kPiece, int kPieces, bool kHeads>
-__global__ void __launch_bounds__(threads_of(1), blocks_of(kPiece* kPieces))
+template <int kPiece, int kPieces, bool kHeads, int kGroups>
+__global__ void __launch_bounds__(threads_of(kGroups), blocks_of(kPiece* kPieces, kGroups))
     few_rows_kernel(const __grid_constant__ CUtensorMap weight,
                     const __grid_constant__ CUtensorMap x, const __grid_constant__ Arguments args) {
 #ifdef DENDRITE_SM90A
-  run_block<Bf16Chain<kPiece, kPieces>, kHeads, 1>(weight, x, args);
+  run_block<Bf16Chain<kPiece, kPieces, kGroups>, kHeads, kGroups>(weight, x, args);
 #endif
 }
 
 constexpr int kOutputs[] = {16, 24, 32, 48, 64, 96, 112, 128, 192, 224, 256};
-constexpr Kernels kKernels{.outputs = kOutputs, .sharing_rows = 48, .most_sharing = 128};
 
 using Kernel = void (*)(CUtensorMap, CUtensorMap, Arguments);
-template <bool kHeads>
+template <bool kHeads, int kGroups>
 constexpr Kernel kVariants[] = {
-    few_rows_kernel<16, 1, kHeads>,  few_rows_kernel<24, 1, kHeads>,
-    few_rows_kernel<32, 1, kHeads>,  few_rows_kernel<48, 1, kHeads>,
-    few_rows_kernel<64, 1, kHeads>,  few_rows_kernel<96, 1, kHeads>,
-    few_rows_kernel<112, 1, kHeads>, few_rows_kernel<128, 1, kHeads>,
-    few_rows_kernel<96, 2, kHeads>,  few_rows_kernel<112, 2, kHeads>,
-    few_rows_kernel<128, 2, kHeads>,
+    few_rows_kernel<16, 1, kHeads, kGroups>,  few_rows_kernel<24, 1, kHeads, kGroups>,
+    few_rows_kernel<32, 1, kHeads, kGroups>,  few_rows_kernel<48, 1, kHeads, kGroups>,
+    few_rows_kernel<64, 1, kHeads, kGroups>,  few_rows_kernel<96, 1, kHeads, kGroups>,
+    few_rows_kernel<112, 1, kHeads, kGroups>, few_rows_kernel<128, 1, kHeads, kGroups>,
+    few_rows_kernel<96, 2, kHeads, kGroups>,  few_rows_kernel<112, 2, kHeads, kGroups>,
+    few_rows_kernel<128, 2, kHeads, kGroups>,
 };
-static_assert(std::size(kVariants<false>) == std::size(kOutputs));
+static_assert(std::size(kVariants<false, 1>) == std::size(kOutputs));
+
+constexpr std::int64_t kGroupRows = 64;
+
+/// Warpgroups of a block. Above 64 rows two have the same weights. But where outputs are few,
+/// blocks have so few of them that reading two tiles of x from shared memory for each step of k
+/// takes longer than all else, if k is long: then two blocks of one have half of the rows each and
+/// units twice as wide. (With heads, whose k is short, that took longer on an H200.)
+int groups_of(const FewRowsProduct& product, int multiprocessors) {
+  if (product.rows <= kGroupRows) return 1;
+  const bool wide = product.weight->rows() > kGroupRows * multiprocessors;
+  return wide || product.epilogue == Epilogue::kRope ? 2 : 1;
+}
+
+template <int kGroups>
+Kernel kernel_of(bool heads, std::size_t variant) {
+  return heads ? kVariants<true, kGroups>[variant] : kVariants<false, kGroups>[variant];
+}
 
 }  // namespace
 }  // namespace few_rows
@@ -141,8 +163,10 @@ static_assert(std::size(kVariants<false>) == std::size(kOutputs));
 WgmmaProducts::WgmmaProducts(const Device& device)
     : device_(device), fits_(multiplies_tiles(device)) {
   if (!fits_) return;
-  few_rows::allow_memory(few_rows::kVariants<false>);
-  few_rows::allow_memory(few_rows::kVariants<true>);
+  few_rows::allow_memory(few_rows::kVariants<false, 1>);
+  few_rows::allow_memory(few_rows::kVariants<true, 1>);
+  few_rows::allow_memory(few_rows::kVariants<false, 2>);
+  few_rows::allow_memory(few_rows::kVariants<true, 2>);
 }
 
 bool WgmmaProducts::takes(const CudaWeight& weight) const {
@@ -154,14 +178,19 @@ bool WgmmaProducts::rotates(const RopeArguments& rope) {
 }
 
 void WgmmaProducts::launch(const FewRowsProduct& product) const {
-  const few_rows::Shape shape(product, few_rows::kKernels, device_.multiprocessors());
   const bool heads = product.epilogue == Epilogue::kRope;
-  launch_early(
-      heads ? few_rows::kVariants<true>[shape.variant] : few_rows::kVariants<false>[shape.variant],
-      dim3(static_cast<unsigned>(shape.blocks)), few_rows::threads_of(1),
-      static_cast<std::size_t>(shape.shared_bytes), device_.stream(),
-      shape.describe_weight(*product.weight, few_rows::kKernels),
-      shape.describe_x(product, few_rows::kKernels), shape.args);
+  const int groups = few_rows::groups_of(product, device_.multiprocessors());
+  const few_rows::Kernels kernels{.outputs = few_rows::kOutputs,
+                                  .sharing_rows = 48,
+                                  .most_sharing = 128,
+                                  .band_rows = groups * few_rows::kGroupRows};
+  const few_rows::Shape shape(product, kernels, device_.multiprocessors());
+  launch_early(groups == 1 ? few_rows::kernel_of<1>(heads, shape.variant)
+                           : few_rows::kernel_of<2>(heads, shape.variant),
+               dim3(static_cast<unsigned>(shape.blocks)), few_rows::threads_of(groups),
+               static_cast<std::size_t>(shape.shared_bytes), device_.stream(),
+               shape.describe_weight(*product.weight, kernels), shape.describe_x(product, kernels),
+               shape.args);
 }
 
 }  // namespace dendrite::cuda
