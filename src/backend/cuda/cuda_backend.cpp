@@ -153,7 +153,7 @@ class CudaBackend final : public Backend {
   }
 
   void run_pass(const PassInputs& inputs, const PassOps& ops) override;
-  std::vector<FirstPass> first_passes() const override { return cuda::first_passes(graphs_); }
+  std::vector<FirstPass> first_passes() const override { return padded_.first_passes(graphs_); }
   PassKind pass_kind(const KvShape& kv) const override;
 
   void embed(Tensor out, std::span<const std::int32_t> tokens, const Weight& weight) override {
@@ -360,15 +360,15 @@ class CudaBackend final : public Backend {
   bool names_failed_op_ = std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr;
   DeviceInfo info_;
   ProductInputs inputs_{device_, passes_};
-  Scratch attended_{device_, passes_};  // attention in f32, before it is rounded
-  PaddedInputs padded_;                 // of a recorded pass
+  Scratch attended_{device_, passes_};              // attention in f32, before it is rounded
+  PaddedInputs padded_{multiplies_tiles(device_)};  // of a recorded pass
   PassArrays arrays_;
 };
 
 void CudaBackend::run_pass(const PassInputs& inputs, const PassOps& ops) {
   const DeviceScope here = device_.scope();
-  const std::int64_t rows = padded_size(std::ssize(inputs.tokens));
-  const std::int64_t logit_rows = padded_size(std::ssize(inputs.logit_rows));
+  const std::int64_t rows = padded_.size_for(std::ssize(inputs.tokens));
+  const std::int64_t logit_rows = padded_.size_for(std::ssize(inputs.logit_rows));
   const Attention::Pass pass(attention_, inputs);
   const Recurrence::Pass recurrence(recurrence_, inputs.recurrence);
   const bool tensor_cores = takes_tree_attention(inputs);

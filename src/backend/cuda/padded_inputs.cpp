@@ -2,17 +2,17 @@
 
 namespace dendrite::cuda {
 
-std::int64_t padded_size(std::int64_t count) {
+std::int64_t PaddedInputs::size_for(std::int64_t count) const {
   for (const std::int64_t size : kPaddedSizes) {
-    if (count <= size) return size;
+    if (count <= size && has(size)) return size;
   }
   return -1;
 }
 
-std::vector<FirstPass> first_passes(bool records) {
+std::vector<FirstPass> PaddedInputs::first_passes(bool records) const {
   std::vector<FirstPass> passes = {{2048, 1, 1}, {512, 1, 1}};
   for (auto size = kPaddedSizes.rbegin(); size != kPaddedSizes.rend(); ++size) {
-    if (*size > 0) passes.push_back({*size, *size, records ? 2 : 1});
+    if (*size > 0 && has(*size)) passes.push_back({*size, *size, records ? 2 : 1});
   }
   return passes;
 }
