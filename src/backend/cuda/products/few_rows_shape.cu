@@ -22,7 +22,7 @@ Shape::Shape(const FewRowsProduct& product, const Kernels& kernels, int multipro
   if (product.epilogue == Epilogue::kRope) args.rope = *product.rope;
   args.rows = static_cast<int>(product.rows);
   args.bands = static_cast<int>((product.rows + kernels.band_rows - 1) / kernels.band_rows);
-  args.tile_rows = ((args.rows + args.bands - 1) / args.bands + 7) / 8 * 8;
+  args.tile_rows = args.bands > 1 ? static_cast<int>(kernels.band_rows) : (args.rows + 7) / 8 * 8;
   args.tiles = static_cast<int>(weight.cols() * kernels.value_bytes / kTileRowBytes);
   args.bias = product.bias;
   args.out = product.out;

@@ -152,6 +152,14 @@ int groups_of(const FewRowsProduct& product, int multiprocessors) {
   return wide || product.epilogue == Epilogue::kRope ? 2 : 1;
 }
 
+/// Of a block's band, at most as many as its warpgroups have: bands are even, as copies of rows
+/// that are not there take longer than of those that are.
+std::int64_t band_rows(std::int64_t rows, int groups) {
+  const std::int64_t most = groups * kGroupRows;
+  const std::int64_t bands = (rows + most - 1) / most;
+  return ((rows + bands - 1) / bands + 7) / 8 * 8;
+}
+
 template <int kGroups>
 Kernel kernel_of(bool heads, std::size_t variant) {
   return heads ? kVariants<true, kGroups>[variant] : kVariants<false, kGroups>[variant];
@@ -183,7 +191,7 @@ void WgmmaProducts::launch(const FewRowsProduct& product) const {
   const few_rows::Kernels kernels{.outputs = few_rows::kOutputs,
                                   .sharing_rows = 48,
                                   .most_sharing = 128,
-                                  .band_rows = groups * few_rows::kGroupRows};
+                                  .band_rows = few_rows::band_rows(product.rows, groups)};
   const few_rows::Shape shape(product, kernels, device_.multiprocessors());
   launch_early(groups == 1 ? few_rows::kernel_of<1>(heads, shape.variant)
                            : few_rows::kernel_of<2>(heads, shape.variant),
