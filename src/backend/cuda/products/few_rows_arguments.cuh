@@ -31,7 +31,7 @@ struct Arguments {
   int chunk_tiles;  // of x; a multiple of stage_tiles
   int chunks;
   int units;
-  int bands;  // of as many rows; one, where rows are few
+  int bands;  // of tile_rows rows; one, where rows are few
   const float* bias;
   void* out;
   std::int64_t out_stride;

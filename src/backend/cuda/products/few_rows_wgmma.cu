@@ -10,7 +10,7 @@
 // A warpgroup multiplies 64 rows: x is the left operand (rows that are not there are read as
 // whatever lies behind and never stored), W the right one. Up to 48 rows two blocks share a
 // multiprocessor: one reads while the other begins or ends. Above 64 rows two warpgroups of a
-// block, or two blocks, have 64 each, see groups_of().
+// block, or two blocks, share them, see groups_of().
 //
 // Where rows of W are heads of q, k and v (Epilogue::kRope) a copy interleaves the halves of heads,
 // so that neighbouring outputs, which a thread has anyway, are a pair that RoPE rotates.
