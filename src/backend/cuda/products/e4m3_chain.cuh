@@ -41,7 +41,7 @@ class E4m3Chain {
         stage_{args.stages},
         chunk_{args.chunks},
         // A warpgroup multiplies 64 rows of the band.
-        first_x_(__shfl_sync(0xffffffffu, threadIdx.x / 128, 0) * 64 * kTileRowBytes) {}
+        first_x_(few_rows::first_x_of_group()) {}
 
   __device__ void multiply(float (&out)[1][kOutputs / 2], int unit, int row) {
     float(&sums)[kOutputs / 2] = out[0];

@@ -11,7 +11,8 @@ namespace dendrite::cuda::few_rows {
 
 constexpr int kTileK = kTileColumns;
 constexpr int kTileRowBytes = kTileK * 2;
-constexpr int kMultipliers = 4;  // warps of a warpgroup, which multiplies 64 rows
+constexpr int kMultipliers = 4;  // warps of a warpgroup,
+constexpr int kGroupRows = 64;   // which multiplies so many rows
 /// Of a block of so many warpgroups, beside which a warp brings weights and one x. Where there are
 /// several these are of a warpgroup of their own, which leaves its registers to the others.
 constexpr int threads_of(int groups) {

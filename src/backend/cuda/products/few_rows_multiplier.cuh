@@ -10,6 +10,12 @@ namespace dendrite::cuda::few_rows {
 
 #ifdef DENDRITE_SM90A
 
+/// Where the rows of the thread's warpgroup begin in a tile of x.
+__device__ inline std::uint32_t first_x_of_group() {
+  constexpr unsigned kThreads = kMultipliers * 32;
+  return __shfl_sync(0xffffffffu, threadIdx.x / kThreads, 0) * kGroupRows * kTileRowBytes;
+}
+
 /// Multiplies a block's units and stores what comes out. A thread's sums are, of every 8 outputs,
 /// columns 2t and 2t + 1 of a row and of the row 8 behind it. Chain has what it is to multiply:
 ///   kPiece outputs are one instruction, kPieces of them a unit

@@ -27,7 +27,7 @@ struct Kernels {
   // Up to so many rows two blocks share a multiprocessor, as measured on an H200,
   int sharing_rows;
   int most_sharing;                     // and a unit has so many outputs.
-  std::int64_t band_rows = 64;          // that they multiply at once
+  std::int64_t band_rows = kGroupRows;  // that they multiply at once
   std::int64_t value_bytes = 2;         // of weights and x
   int (*batch)(int outputs) = nullptr;  // tiles that they begin at once; null: one
   // Rows of a tile of x; null, or 0: those of the product up to whole eights.

@@ -37,9 +37,7 @@ class Bf16Chain {
 
   __device__ Bf16Chain(const Args& args, const Rings& rings)
       : args_(args), rings_(rings), stage_{args.stages}, chunk_{args.chunks} {
-    if constexpr (kGroups > 1) {
-      first_x_ = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0) * 64 * kTileRowBytes;
-    }
+    if constexpr (kGroups > 1) first_x_ = first_x_of_group();
   }
 
   __device__ void multiply(float (&sums)[kPieces][kPiece / 2], int /*unit*/, int /*row*/) {
@@ -140,22 +138,20 @@ constexpr Kernel kVariants[] = {
 };
 static_assert(std::size(kVariants<false, 1>) == std::size(kOutputs));
 
-constexpr std::int64_t kGroupRows = 64;
-
 /// Warpgroups of a block. Above 64 rows two have the same weights. But where outputs are few,
 /// blocks have so few of them that reading two tiles of x from shared memory for each step of k
 /// takes longer than all else, if k is long: then two blocks of one have half of the rows each and
 /// units twice as wide. (With heads, whose k is short, that took longer on an H200.)
 int groups_of(const FewRowsProduct& product, int multiprocessors) {
   if (product.rows <= kGroupRows) return 1;
-  const bool wide = product.weight->rows() > kGroupRows * multiprocessors;
+  const bool wide = product.weight->rows() > std::int64_t{kGroupRows} * multiprocessors;
   return wide || product.epilogue == Epilogue::kRope ? 2 : 1;
 }
 
 /// Of a block's band, at most as many as its warpgroups have: bands are even, as copies of rows
 /// that are not there take longer than of those that are.
 std::int64_t band_rows(std::int64_t rows, int groups) {
-  const std::int64_t most = groups * kGroupRows;
+  const std::int64_t most = std::int64_t{groups} * kGroupRows;
   const std::int64_t bands = (rows + most - 1) / most;
   return ((rows + bands - 1) / bands + 7) / 8 * 8;
 }
