@@ -136,15 +136,19 @@ struct Way {
   }
 };
 
-/// The upper or lower tile of a unit, counted in rows of 8. They are gates and ups, or halves of
-/// heads, or follow each other.
-__device__ inline int tile_row(const Arguments& args, int unit, int which) {
-  if (args.epilogue == Epilogue::kSiluMul) return unit + which * (args.ffn / 8);
+/// The upper tile of a unit, and how far behind it the lower one is, counted in rows of 8. They are
+/// gates and ups, or halves of heads, or follow each other.
+__device__ inline int upper_row(const Arguments& args, int unit) {
+  if (args.epilogue == Epilogue::kSiluMul) return unit;
   if (args.epilogue == Epilogue::kRope) {
     const int half = static_cast<int>(args.rope.head_dim) / 16;
-    return unit / half * 2 * half + unit % half + which * half;
+    return unit / half * 2 * half + unit % half;
   }
-  return unit * 2 + which;
+  return unit * 2;
+}
+__device__ inline int lower_row(const Arguments& args) {
+  if (args.epilogue == Epilogue::kSiluMul) return args.ffn / 8;
+  return args.epilogue == Epilogue::kRope ? static_cast<int>(args.rope.head_dim) / 16 : 1;
 }
 
 /// A warp's stream of units' tiles, which it brings itself.
@@ -159,7 +163,8 @@ class TileStream {
         share_(share),
         barriers_(places.full(warp, 0)),
         ring_(places.base + places.ring(warp, args.slots * kSlotBytes)),
-        way_(share) {
+        way_(share),
+        lower_(std::int64_t{lower_row(args)} * args.tiles_k * Q::kTileBytes) {
     enter_unit();
   }
 
@@ -177,13 +182,10 @@ class TileStream {
         const std::uint32_t barrier = barriers_ + 8 * slot_;
         const std::uint32_t target = ring_ + slot_ * kSlotBytes;
         arrive_for_bytes(barrier, kSlotBytes);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          copy_bytes_once(target + i * Q::kTileBytes, from_[i], Q::kTileBytes, barrier);
-        }
+        copy_bytes_once(target, from_, Q::kTileBytes, barrier);
+        copy_bytes_once(target + Q::kTileBytes, from_ + lower_, Q::kTileBytes, barrier);
       }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) from_[i] += share_.team * Q::kTileBytes;
+      from_ += share_.team * Q::kTileBytes;
       if (way_.next(share_, args_.tiles_k)) enter_unit();
     }
     if (++slot_ == args_.slots) slot_ = 0;
@@ -196,12 +198,8 @@ class TileStream {
       way_.rounds = 0;
       return;
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const std::int64_t tile =
-          std::int64_t{tile_row(args_, way_.unit, i)} * args_.tiles_k + way_.tile;
-      from_[i] = args_.weight + tile * Q::kTileBytes;
-    }
+    const std::int64_t tile = std::int64_t{upper_row(args_, way_.unit)} * args_.tiles_k + way_.tile;
+    from_ = args_.weight + tile * Q::kTileBytes;
   }
 
   const Arguments& args_;
@@ -210,7 +208,8 @@ class TileStream {
   std::uint32_t ring_;
   Way way_;
   int slot_ = 0;
-  const std::uint8_t* from_[2] = {};
+  const std::uint8_t* from_ = nullptr;  // the upper one
+  std::int64_t lower_;                  // bytes behind it
 };
 
 /// A place in a ring, and the parity of its barriers' phase.
