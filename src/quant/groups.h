@@ -37,6 +37,9 @@ struct Groups {
   std::uint8_t repeats = 1;    // groups, from a multiple of it on, that have the same numbers
   bool minimums = false;
   bool points = false;  // a minimum is the scale times a whole number of 8 bits
+  // Scales have 8 significant bits, as have minimums with 16 scales added to them: bf16 is enough
+  // for scale * (16 + code) - (minimum + 16 * scale).
+  bool raised = false;
   // Of kE4M3 with scales in f32: squares of 128 rows and columns share one, else a whole row does.
   bool squares = false;
   GroupScales scales = GroupScales::kF16;

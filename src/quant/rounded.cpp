@@ -12,8 +12,13 @@ namespace {
 
 constexpr std::int64_t kGroup = 32;
 
+constexpr float kLeastScale = 0x1p-20F;  // with it f16 has all minimums
+
 float as_half(float value) {
   return to_f32(to_f16(value));
+}
+float as_bf16(float value) {
+  return to_f32(to_bf16(value));
 }
 
 /// Round to nearest: scales are as exact as f16 is, and codes are made for those.
@@ -25,7 +30,7 @@ class RoundedFormat final : public Format {
         plain_(plain),
         groups_(rounding == WeightRounding::kInt8
                     ? Groups{}
-                    : Groups{.bits = 4, .lowest = 0, .minimums = true}) {}
+                    : Groups{.bits = 4, .lowest = 0, .minimums = true, .raised = true}) {}
 
   void widen(const StoredMatrix& matrix, std::int64_t row, std::int64_t begin,
              std::span<float> out) const override {
@@ -58,10 +63,16 @@ class RoundedFormat final : public Format {
     const auto [least, most] = std::ranges::minmax(values);
     const bool finite =
         std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
-    const float low = groups_.minimums ? least : 0;
-    const float scale =
-        as_half(groups_.minimums ? (most - least) / 15 : std::max(most, -least) / 127);
-    const float minimum = as_half(-low);
+    float scale = 0;
+    float minimum = 0;
+    if (groups_.minimums) {
+      // With 0 in the range an offset is 16 to 31 scales, so that f16 has what is left of it.
+      const float low = std::min(least, 0.0F);
+      scale = std::max(as_bf16(as_half((std::max(most, 0.0F) - low) / 15)), kLeastScale);
+      minimum = -(as_bf16(low - 16 * scale) + 16 * scale);
+    } else {
+      scale = as_half(std::max(most, -least) / 127);
+    }
     out.scales[group] = finite ? scale : std::numeric_limits<float>::quiet_NaN();
     out.minimums[group] = minimum;
     const float inverse = scale > 0 ? 1 / scale : 0;

@@ -11,7 +11,7 @@ enum class WeightRounding : std::uint8_t {
   kNone,
   kFp8,   // E4M3, a scale a row
   kInt8,  // 32 neighbours share a scale
-  kInt4,  // and a minimum
+  kInt4,  // and a minimum (Groups::raised)
 };
 
 /// "int8"; "" for kNone.

@@ -31,6 +31,10 @@ class Tile {
   BF16 value(int row, int column) const {
     const PackedLayout& layout = packed_.layout;
     const float number = code(row, column);
+    if (layout.codes == PackedCodes::kRaised) {  // one rounding, as products of 13 bits are exact
+      return to_bf16(std::fma(eight_bits(layout.scales_at(), row, column), 16 + number,
+                              eight_bits(layout.minimums_at(), row, column)));
+    }
     const float scale = number_of(layout.scales_at(), layout.scale_at(), row, column);
     if (!layout.minimums) return to_bf16(scale * number);
     const float minimum = number_of(layout.minimums_at(), layout.minimum_at(), row, column);
@@ -51,7 +55,11 @@ class Tile {
                  : static_cast<float>(static_cast<std::int8_t>(bits));
     }
     const std::uint32_t word = word_at(data_ + step / 8 * 512 + lane * 16 + step / 2 % 4 * 4);
-    const std::uint32_t bits = word >> (step % 2 * 8 + second * 4 + column % 2 * 16) & 15;
+    const int at = step % 2 * 8 + second * 4 + column % 2 * 16;
+    if (packed_.layout.codes == PackedCodes::kRaised) {
+      return static_cast<float>(std::rotr(word, at + 3) & 15);
+    }
+    const std::uint32_t bits = word >> at & 15;
     if (packed_.layout.codes == PackedCodes::kNibbles) {
       return static_cast<float>(static_cast<int>(bits) + packed_.lowest);
     }
@@ -72,6 +80,11 @@ class Tile {
     }
     return stored_value(data_ + of_row, DType::kF16, row) *
            static_cast<float>(static_cast<std::int8_t>(*from));
+  }
+
+  float eight_bits(int at, int row, int column) const {
+    const PackedLayout& layout = packed_.layout;
+    return stored_value(data_ + at + row * layout.row_bytes(), DType::kBF16, column / layout.group);
   }
 
   const std::byte* data_;

@@ -67,10 +67,34 @@ TEST(Rounded, GroupsAreWhatIsWidened) {
   }
 }
 
+TEST(Rounded, FourBitsHaveScalesAndOffsetsInBF16AndMinimumsInF16) {
+  std::vector<float> values = normal(3);
+  for (std::size_t i = 0; i < kCols; ++i) {
+    values[kCols + i] = 1 + 0.01F * values[kCols + i];  // far from 0
+    values[2 * kCols + i] *= 1e-6F;
+  }
+  const StoredMatrix matrix = matrix_of(values);
+  const Format& format = rounded_format(DType::kF32, WeightRounding::kInt4);
+  EXPECT_TRUE(format.groups(matrix)->raised);
+  for (std::int64_t row = 0; row < matrix.rows; ++row) {
+    GroupedValues got;
+    format.read_groups(matrix, row, 0, 256, got);
+    for (std::size_t group = 0; group < 256 / 32; ++group) {
+      const float scale = got.scales[group];
+      const float minimum = got.minimums[group];
+      const float offset = -(minimum + 16 * scale);
+      EXPECT_EQ(to_f32(to_bf16(scale)), scale);
+      EXPECT_EQ(to_f32(to_bf16(offset)), offset);
+      EXPECT_EQ(to_f32(to_f16(scale)), scale);
+      EXPECT_EQ(to_f32(to_f16(minimum)), minimum);
+    }
+  }
+}
+
 TEST(Rounded, ZerosStayZerosAndWhatIsNotFiniteStaysSo) {
   std::vector<float> values(kCols, 0.0F);
   values[40] = std::nanf("");
-  values[70] = 1.0F;
+  values[70] = 0.9375F;  // 15 steps of 1 / 16
   const StoredMatrix matrix = matrix_of(values);
   for (const auto rounding : {WeightRounding::kInt8, WeightRounding::kInt4}) {
     const Format& format = rounded_format(DType::kF32, rounding);
@@ -79,7 +103,7 @@ TEST(Rounded, ZerosStayZerosAndWhatIsNotFiniteStaysSo) {
     EXPECT_EQ(got[0], 0.0F);
     EXPECT_EQ(got[39], 0.0F);
     EXPECT_TRUE(std::isnan(got[40]));
-    EXPECT_NEAR(got[70], 1.0F, 1e-3F);
+    EXPECT_NEAR(got[70], 0.9375F, 1e-3F);
     GroupedValues groups;
     format.read_groups(matrix, 0, 0, 256, groups);
     EXPECT_TRUE(std::isfinite(groups.scales[0]));

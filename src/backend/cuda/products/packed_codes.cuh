@@ -31,6 +31,11 @@ class LaneGroup {
   /// least nibble as a bf16, twice
   __device__ LaneGroup(const RowScales<Q>& scales, int step, float minus, std::uint32_t less)
       : less_(less) {
+    if constexpr (kRaised) {
+      upper_ = scales.raised_scale(step);
+      minus_ = scales.raised_offset(step);
+      return;
+    }
     if constexpr (kPoints) less_ = twice(__uint_as_float(less << 16) + scales.minimum(step));
     if constexpr (kTwoLevels) {
       upper_ = twice(scales.sub_scale(step));
@@ -56,7 +61,10 @@ class LaneGroup {
     constexpr int kSteps = Q::kCodeBytes == 1024 ? 8 : 4;  // of 16 bytes
     const int i = step % kSteps * 4 / kSteps;
     const std::uint32_t word = i == 0 ? codes.x : i == 1 ? codes.y : i == 2 ? codes.z : codes.w;
-    if constexpr (Q::kLayout.codes == PackedCodes::kNibbles) {
+    if constexpr (kRaised) {
+      return make_uint2(raised_pair(word, step % 2 * 2, upper_, minus_),
+                        raised_pair(word, step % 2 * 2 + 1, upper_, minus_));
+    } else if constexpr (Q::kLayout.codes == PackedCodes::kNibbles) {
       const std::uint32_t nibbles = word >> (step % 2 * 8);
       return scaled(nibble_pair(nibbles, less_), nibble_pair(nibbles >> 4, less_));
     } else if constexpr (Q::kLayout.codes == PackedCodes::kE2M1) {
@@ -72,6 +80,7 @@ class LaneGroup {
   }
 
  private:
+  static constexpr bool kRaised = Q::kLayout.codes == PackedCodes::kRaised;
   static constexpr bool kPoints = Q::kLayout.points;
   static constexpr bool kMinimums = Q::kLayout.minimums && !kPoints;
   static constexpr bool kTwoLevels = Q::kLayout.scales == GroupScales::kTwoLevels;

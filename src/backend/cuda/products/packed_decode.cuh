@@ -40,6 +40,9 @@ class RowScales {
   /// With two levels: what is multiplied by whole(), or by whole_minimum().
   __device__ float sub_scale(int step) const { return number(scales_, step, 1); }
   __device__ float sub_minimum(int step) const { return number(minimums_, step, 1); }
+  /// Of Groups::raised: what (16 + code) is multiplied by, and what is added then; twice.
+  __device__ std::uint32_t raised_scale(int step) const { return raised(scales_, step); }
+  __device__ std::uint32_t raised_offset(int step) const { return raised(minimums_, step); }
   __device__ float whole() const { return scale_; }
   __device__ float whole_minimum() const { return minimum_; }
 
@@ -49,6 +52,10 @@ class RowScales {
   static __device__ void load(std::uint32_t (&words)[kWords], const std::uint8_t* from) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const std::uint32_t*>(from)[i];
+  }
+  static __device__ std::uint32_t raised(const std::uint32_t (&words)[kWords], int step) {
+    const int group = step * 16 / Q::kLayout.group;
+    return __byte_perm(words[group / 2], 0, group % 2 == 0 ? 0x1010 : 0x3232);
   }
   static __device__ float number(const std::uint32_t (&words)[kWords], int step, float whole) {
     const int group = step * 16 / Q::kLayout.group;
@@ -157,6 +164,14 @@ __device__ inline std::uint32_t nibble_pair(std::uint32_t bits, std::uint32_t le
   return codes;
 }
 
+/// Groups::raised: the two nibbles in bits 4 i of the low and high half of what `word` was before
+/// it was turned, as values.
+__device__ inline std::uint32_t raised_pair(std::uint32_t word, int i, std::uint32_t scale,
+                                            std::uint32_t offset) {
+  const std::uint32_t bits = __funnelshift_r(word, word, 4 * i);
+  return fma_pairs(put_on<0x00780078u>(bits, 0x41804180u), scale, offset);  // on 16
+}
+
 /// Two nibbles times a scale of 11 significant bits, rounded once, in bf16: the scale is its upper
 /// 8 bits and the rest, whose products with a nibble are exact.
 class ShortScale {
@@ -230,6 +245,12 @@ class LaneTile {
       const ShortScale scale(scales_.scale(step));
       const std::uint32_t nibbles = word(codes_[step / 8], step / 2 % 4) >> (step % 2 * 8);
       return make_uint2(scale.times(nibbles, less_), scale.times(nibbles >> 4, less_));
+    } else if constexpr (Q::kLayout.codes == PackedCodes::kRaised) {
+      const std::uint32_t nibbles = word(codes_[step / 8], step / 2 % 4);
+      const std::uint32_t scale = scales_.raised_scale(step);
+      const std::uint32_t offset = scales_.raised_offset(step);
+      return make_uint2(raised_pair(nibbles, step % 2 * 2, scale, offset),
+                        raised_pair(nibbles, step % 2 * 2 + 1, scale, offset));
     } else {
       const Four four = codes(step);
       const float scale = scales_.scale(step) * kUnit;

@@ -14,9 +14,13 @@
 // Then come, each [8 rows][groups of a row], the scales and the minimums; with two levels a byte
 // each, behind which an f16 a row scales the scales and one the minimums. A scale of kPowers is the
 // exponent that an f32 has, in a byte; 0 is 2^-127.
+//
+// Raised nibbles are those of Groups::raised: scales, and in place of minimums what is added to
+// (16 + code) * scale, in bf16. Each word of codes is turned to the left by 3 bits, so that a
+// nibble lies where a bf16 of 16 has units.
 namespace dendrite::cuda {
 
-enum class PackedCodes : std::uint8_t { kNibbles, kE2M1, kBytes, kE4M3 };
+enum class PackedCodes : std::uint8_t { kNibbles, kRaised, kE2M1, kBytes, kE4M3 };
 
 /// Nibbles without minimums have scales of at most 11 significant bits, E2M1 with scales in f16
 /// powers of two. Those that kernels are compiled for are listed in packed_layouts.h.
@@ -34,7 +38,7 @@ struct PackedLayout {
   static constexpr int kCopyColumns = 64;  // a row is whole ones, as copies of x are
 
   constexpr bool four_bits() const {
-    return codes == PackedCodes::kNibbles || codes == PackedCodes::kE2M1;
+    return codes != PackedCodes::kBytes && codes != PackedCodes::kE4M3;
   }
   constexpr int groups() const { return kColumns / group; }  // of a row
   constexpr int code_bytes() const { return kRows * kColumns / (four_bits() ? 2 : 1); }

@@ -24,6 +24,7 @@ struct Layout {
 };
 using Q4 = Layout<PackedCodes::kNibbles, GroupScales::kF16, 32, false>;
 using Q4Minimums = Layout<PackedCodes::kNibbles, GroupScales::kF16, 32, true>;
+using Q4Raised = Layout<PackedCodes::kRaised, GroupScales::kF16, 32, true>;
 using Q4TwoLevels = Layout<PackedCodes::kNibbles, GroupScales::kTwoLevels, 32, true>;
 using Q4Of128 = Layout<PackedCodes::kNibbles, GroupScales::kF32, 128, true, true>;
 using Q4Short128 = Layout<PackedCodes::kNibbles, GroupScales::kF32, 128, false>;
@@ -45,7 +46,7 @@ struct Layouts {
     return std::ranges::find(kAll, layout) != kAll.end();
   }
 };
-using Compiled = Layouts<Q4, Q4Minimums, Q4TwoLevels, Q4Of128, Q4Short128, Q4Points, Mxfp4, Nvfp4,
-                         Q8, Q8TwoLevels, Q8Minimums, Q8Of128, Fp8, Mxfp8>;
+using Compiled = Layouts<Q4, Q4Minimums, Q4Raised, Q4TwoLevels, Q4Of128, Q4Short128, Q4Points,
+                         Mxfp4, Nvfp4, Q8, Q8TwoLevels, Q8Minimums, Q8Of128, Fp8, Mxfp8>;
 
 }  // namespace dendrite::cuda::packed

@@ -119,6 +119,7 @@ void choose_of_four(const Traits& traits, PackedLayout& layout, int& lowest) {
 PackedCodes codes_of(const Groups& groups) {
   if (groups.codes == GroupCodes::kE4M3) return PackedCodes::kE4M3;
   if (groups.codes == GroupCodes::kDoubledE2M1) return PackedCodes::kE2M1;
+  if (groups.raised) return PackedCodes::kRaised;
   const bool fours = groups.bits == 4 && groups.codes == GroupCodes::kWhole;
   return fours ? PackedCodes::kNibbles : PackedCodes::kBytes;
 }
@@ -177,14 +178,17 @@ void put_code(std::byte* codes, PackedCodes kind, int row, int column, int code)
   const int step = column / 16;
   const int second = column % 16 / 8;
   const int lane = row * 4 + column % 8 / 2;
-  if (kind == PackedCodes::kNibbles || kind == PackedCodes::kE2M1) {
-    const int bit = 4 * (step % 2 * 2 + second) + 16 * (column % 2);
-    codes[(step / 8 * 32 + lane) * 16 + step / 2 % 4 * 4 + bit / 8] |=
-        static_cast<std::byte>(code << bit % 8);
-  } else {
+  if (kind == PackedCodes::kBytes || kind == PackedCodes::kE4M3) {
     codes[(step / 4 * 32 + lane) * 16 + step % 4 * 4 + second * 2 + column % 2] =
         static_cast<std::byte>(code);
+    return;
   }
+  const int bit = 4 * (step % 2 * 2 + second) + 16 * (column % 2);
+  std::byte* const at = codes + (step / 8 * 32 + lane) * 16 + step / 2 % 4 * 4;
+  std::uint32_t word = 0;
+  std::memcpy(&word, at, sizeof word);
+  word |= std::rotl(static_cast<std::uint32_t>(code), kind == PackedCodes::kRaised ? bit + 3 : bit);
+  std::memcpy(at, &word, sizeof word);
 }
 
 /// The E2M1 of which it is twice the value; zeros have no sign.
@@ -198,9 +202,12 @@ int e2m1_of(int doubled) {
 bool put_row(std::byte* tile, const PackedAs& packed, int row, const GroupedValues& values,
              const Groups& groups, std::int64_t columns) {
   const PackedLayout& layout = packed.layout;
+  const bool raised = layout.codes == PackedCodes::kRaised;
   const auto number = [&](int at, int group, float value) {
-    put_number(tile + at + row * layout.row_bytes() + group * layout.scale_size(), layout.scales,
-               value);
+    std::byte* const to = tile + at + row * layout.row_bytes() + group * layout.scale_size();
+    if (!raised) return put_number(to, layout.scales, value);
+    const BF16 eight = to_bf16(value);
+    std::memcpy(to, &eight, sizeof eight);
   };
   const float most_code = layout.codes == PackedCodes::kE4M3      ? 448
                           : layout.codes == PackedCodes::kNibbles ? 15
@@ -217,7 +224,9 @@ bool put_row(std::byte* tile, const PackedAs& packed, int row, const GroupedValu
     if (!layout.minimums) continue;
     const float stored = values.minimums[from];
     number(layout.minimums_at(), group,
-           layout.points ? point_of(values.scales[from], stored) : stored);
+           layout.points ? point_of(values.scales[from], stored)
+           : raised      ? -(stored + 16 * values.scales[from])
+                         : stored);
   }
   if (layout.scales == GroupScales::kTwoLevels) {
     put_number(tile + layout.scale_at() + row * 2, GroupScales::kF16, values.scale);
