@@ -94,7 +94,7 @@ class TileSums {
 
 /// kEights: of rows of a band of x.
 template <class Q, int kEights>
-__global__ void __launch_bounds__((kMostWarps + 1) * 32, 1)
+__global__ void __launch_bounds__((most_warps(Q::kLayout, kEights) + 1) * 32, 1)
     packed_kernel(const __grid_constant__ CUtensorMap x, const __grid_constant__ Arguments args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) std::uint8_t memory[];

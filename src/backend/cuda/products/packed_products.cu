@@ -88,7 +88,7 @@ struct Shape {
     const int each = rounds(args.units, of_band);
     const int slot_bytes = 2 * kernels.layout.tile_bytes();
     const int team_bytes = 16 * 4 * args.tile_rows;  // of sums
-    int most = kMostWarps;
+    int most = most_warps(kernels.layout, args.tile_rows / 8);
     do {
       int teams = std::min(each, most);
       for (int fewer = teams; fewer > most / 2; --fewer) {  // as many, in rounds that are full

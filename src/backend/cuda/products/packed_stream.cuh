@@ -14,6 +14,15 @@
 namespace dendrite::cuda::packed {
 
 constexpr int kMostWarps = 14;  // beside the one that brings x
+/// Of kernels of so many eights of rows. Of 12 warps on a multiprocessor each may have 168
+/// registers, of 16 128: too few for 32 rows, where the products bind. Where decoding does, more
+/// warps are faster all the same (two levels of four bits, on an H200).
+constexpr int most_warps(const PackedLayout& layout, int eights) {
+  const bool decodes_fast =
+      layout.codes == PackedCodes::kRaised ||
+      (layout.codes == PackedCodes::kBytes && layout.scales == GroupScales::kF16);
+  return decodes_fast && eights == 4 ? 11 : kMostWarps;
+}
 constexpr int kMostSlots = 24;  // of a warp's ring
 constexpr int kMostPieces = 8;  // of x that are on their way or read
 constexpr int kBarrierBytes =
