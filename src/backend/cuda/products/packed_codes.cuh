@@ -31,13 +31,11 @@ class LaneGroup {
   /// least nibble as a bf16, twice
   __device__ LaneGroup(const RowScales<Q>& scales, int step, float minus, std::uint32_t less)
       : less_(less) {
+    if constexpr (kPoints) less_ = twice(__uint_as_float(less << 16) + scales.minimum(step));
     if constexpr (kRaised) {
       upper_ = scales.raised_scale(step);
       minus_ = scales.raised_offset(step);
-      return;
-    }
-    if constexpr (kPoints) less_ = twice(__uint_as_float(less << 16) + scales.minimum(step));
-    if constexpr (kTwoLevels) {
+    } else if constexpr (kTwoLevels) {
       upper_ = twice(scales.sub_scale(step));
       if constexpr (kMinimums) {
         const float of_unit = scales.sub_minimum(step) * minus;
