@@ -11,7 +11,6 @@ namespace dendrite {
 namespace {
 
 constexpr std::int64_t kGroup = 32;
-
 constexpr float kLeastScale = 0x1p-20F;  // with it f16 has all minimums
 
 float as_half(float value) {
@@ -21,7 +20,8 @@ float as_bf16(float value) {
   return to_f32(to_bf16(value));
 }
 
-/// Round to nearest: scales are as exact as f16 is, and codes are made for those.
+/// Round to nearest: scales are as exact as f16 is, those of four bits as bf16 is, and codes are
+/// made for those.
 class RoundedFormat final : public Format {
  public:
   RoundedFormat(const PlainFormat& plain, WeightRounding rounding)

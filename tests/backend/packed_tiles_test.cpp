@@ -31,13 +31,10 @@ class Tile {
   BF16 value(int row, int column) const {
     const PackedLayout& layout = packed_.layout;
     const float number = code(row, column);
-    if (layout.codes == PackedCodes::kRaised) {  // one rounding, as products of 13 bits are exact
-      return to_bf16(std::fma(eight_bits(layout.scales_at(), row, column), 16 + number,
-                              eight_bits(layout.minimums_at(), row, column)));
-    }
     const float scale = number_of(layout.scales_at(), layout.scale_at(), row, column);
     if (!layout.minimums) return to_bf16(scale * number);
     const float minimum = number_of(layout.minimums_at(), layout.minimum_at(), row, column);
+    if (raised()) return to_bf16(std::fma(scale, 16 + number, minimum));  // rounded once
     return to_bf16(layout.points ? scale * (number - minimum) : scale * number - minimum);
   }
 
@@ -56,11 +53,8 @@ class Tile {
     }
     const std::uint32_t word = word_at(data_ + step / 8 * 512 + lane * 16 + step / 2 % 4 * 4);
     const int at = step % 2 * 8 + second * 4 + column % 2 * 16;
-    if (packed_.layout.codes == PackedCodes::kRaised) {
-      return static_cast<float>(std::rotr(word, at + 3) & 15);
-    }
-    const std::uint32_t bits = word >> at & 15;
-    if (packed_.layout.codes == PackedCodes::kNibbles) {
+    const std::uint32_t bits = std::rotr(word, raised() ? at + 3 : at) & 15;
+    if (raised() || packed_.layout.codes == PackedCodes::kNibbles) {
       return static_cast<float>(static_cast<int>(bits) + packed_.lowest);
     }
     // As f16 it is 2^14 times less, and twice its value is meant.
@@ -73,7 +67,9 @@ class Tile {
     const std::byte* const from =
         data_ + at + row * layout.row_bytes() + column / layout.group * layout.scale_size();
     if (layout.scales == GroupScales::kF32) return std::bit_cast<float>(word_at(from));
-    if (layout.scales == GroupScales::kF16) return stored_value(from, DType::kF16, 0);
+    if (layout.scales == GroupScales::kF16) {
+      return stored_value(from, raised() ? DType::kBF16 : DType::kF16, 0);
+    }
     if (layout.scales == GroupScales::kPowers) {
       return std::bit_cast<float>(
           std::max(std::to_integer<std::uint32_t>(*from) << 23, 0x00400000U));
@@ -82,10 +78,7 @@ class Tile {
            static_cast<float>(static_cast<std::int8_t>(*from));
   }
 
-  float eight_bits(int at, int row, int column) const {
-    const PackedLayout& layout = packed_.layout;
-    return stored_value(data_ + at + row * layout.row_bytes(), DType::kBF16, column / layout.group);
-  }
+  bool raised() const { return packed_.layout.codes == PackedCodes::kRaised; }
 
   const std::byte* data_;
   const PackedAs& packed_;

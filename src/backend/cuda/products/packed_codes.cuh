@@ -60,8 +60,7 @@ class LaneGroup {
     const int i = step % kSteps * 4 / kSteps;
     const std::uint32_t word = i == 0 ? codes.x : i == 1 ? codes.y : i == 2 ? codes.z : codes.w;
     if constexpr (kRaised) {
-      return make_uint2(raised_pair(word, step % 2 * 2, upper_, minus_),
-                        raised_pair(word, step % 2 * 2 + 1, upper_, minus_));
+      return raised_pairs(word, step, upper_, minus_);
     } else if constexpr (Q::kLayout.codes == PackedCodes::kNibbles) {
       const std::uint32_t nibbles = word >> (step % 2 * 8);
       return scaled(nibble_pair(nibbles, less_), nibble_pair(nibbles >> 4, less_));

@@ -164,12 +164,14 @@ __device__ inline std::uint32_t nibble_pair(std::uint32_t bits, std::uint32_t le
   return codes;
 }
 
-/// Groups::raised: the two nibbles in bits 4 i of the low and high half of what `word` was before
-/// it was turned, as values.
-__device__ inline std::uint32_t raised_pair(std::uint32_t word, int i, std::uint32_t scale,
-                                            std::uint32_t offset) {
-  const std::uint32_t bits = __funnelshift_r(word, word, 4 * i);
-  return fma_pairs(put_on<0x00780078u>(bits, 0x41804180u), scale, offset);  // on 16
+/// Groups::raised: values of step `step`, as LaneTile::step(). word: its codes and its neighbour's
+__device__ inline uint2 raised_pairs(std::uint32_t word, int step, std::uint32_t scale,
+                                     std::uint32_t offset) {
+  const auto pair = [&](int i) {
+    const std::uint32_t bits = __funnelshift_r(word, word, 4 * i);
+    return fma_pairs(put_on<0x00780078u>(bits, 0x41804180u), scale, offset);  // on 16
+  };
+  return make_uint2(pair(step % 2 * 2), pair(step % 2 * 2 + 1));
 }
 
 /// Two nibbles times a scale of 11 significant bits, rounded once, in bf16: the scale is its upper
@@ -246,11 +248,8 @@ class LaneTile {
       const std::uint32_t nibbles = word(codes_[step / 8], step / 2 % 4) >> (step % 2 * 8);
       return make_uint2(scale.times(nibbles, less_), scale.times(nibbles >> 4, less_));
     } else if constexpr (Q::kLayout.codes == PackedCodes::kRaised) {
-      const std::uint32_t nibbles = word(codes_[step / 8], step / 2 % 4);
-      const std::uint32_t scale = scales_.raised_scale(step);
-      const std::uint32_t offset = scales_.raised_offset(step);
-      return make_uint2(raised_pair(nibbles, step % 2 * 2, scale, offset),
-                        raised_pair(nibbles, step % 2 * 2 + 1, scale, offset));
+      return raised_pairs(word(codes_[step / 8], step / 2 % 4), step, scales_.raised_scale(step),
+                          scales_.raised_offset(step));
     } else {
       const Four four = codes(step);
       const float scale = scales_.scale(step) * kUnit;

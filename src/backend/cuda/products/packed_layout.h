@@ -16,8 +16,8 @@
 // exponent that an f32 has, in a byte; 0 is 2^-127.
 //
 // Raised nibbles are those of Groups::raised: scales, and in place of minimums what is added to
-// (16 + code) * scale, in bf16. Each word of codes is turned to the left by 3 bits, so that a
-// nibble lies where a bf16 of 16 has units.
+// (16 + code) * scale, in bf16 (kF16 is their size). Each word of codes is turned to the left by 3
+// bits, so that a nibble lies where a bf16 of 16 has units.
 namespace dendrite::cuda {
 
 enum class PackedCodes : std::uint8_t { kNibbles, kRaised, kE2M1, kBytes, kE4M3 };

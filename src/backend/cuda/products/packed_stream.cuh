@@ -145,8 +145,13 @@ struct Way {
   }
 };
 
-/// The upper tile of a unit, and how far behind it the lower one is, counted in rows of 8. They are
-/// gates and ups, or halves of heads, or follow each other.
+/// How far the lower tile of a unit is behind the upper one, counted in rows of 8. They are gates
+/// and ups, or halves of heads, or follow each other.
+__device__ inline int rows_to_lower(const Arguments& args) {
+  if (args.epilogue == Epilogue::kSiluMul) return args.ffn / 8;
+  return args.epilogue == Epilogue::kRope ? static_cast<int>(args.rope.head_dim) / 16 : 1;
+}
+/// Where the upper one is.
 __device__ inline int upper_row(const Arguments& args, int unit) {
   if (args.epilogue == Epilogue::kSiluMul) return unit;
   if (args.epilogue == Epilogue::kRope) {
@@ -154,10 +159,6 @@ __device__ inline int upper_row(const Arguments& args, int unit) {
     return unit / half * 2 * half + unit % half;
   }
   return unit * 2;
-}
-__device__ inline int lower_row(const Arguments& args) {
-  if (args.epilogue == Epilogue::kSiluMul) return args.ffn / 8;
-  return args.epilogue == Epilogue::kRope ? static_cast<int>(args.rope.head_dim) / 16 : 1;
 }
 
 /// A warp's stream of units' tiles, which it brings itself.
@@ -173,7 +174,7 @@ class TileStream {
         barriers_(places.full(warp, 0)),
         ring_(places.base + places.ring(warp, args.slots * kSlotBytes)),
         way_(share),
-        lower_(std::int64_t{lower_row(args)} * args.tiles_k * Q::kTileBytes) {
+        lower_(std::int64_t{rows_to_lower(args)} * args.tiles_k * Q::kTileBytes) {
     enter_unit();
   }
 

@@ -119,7 +119,7 @@ __device__ void bring_weights(const Arguments& args, const WidePlaces<Q, kRows>&
     if (lane < 8) {  // a tile each
       const int unit = min(way.unit + lane / 2, args.units - 1);
       const std::int64_t tile =
-          std::int64_t{upper_row(args, unit) + lane % 2 * lower_row(args)} * args.tiles_k +
+          std::int64_t{upper_row(args, unit) + lane % 2 * rows_to_lower(args)} * args.tiles_k +
           way.tile;
       copy_bytes(places.base + places.ring(group) + slot.slot * kSlotBytes + lane * Q::kTileBytes,
                  args.weight + tile * Q::kTileBytes, Q::kTileBytes, full);
