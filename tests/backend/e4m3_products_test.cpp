@@ -91,7 +91,10 @@ TEST_F(E4m3OnGpu, RowsHaveTheSameBitsInAnyCompany) {
                                {4096, 1152},
                                {6144, 640},
                                {8192, 384},
-                               {28672, 256}}) {
+                               {17408, 640},
+                               {28672, 256},
+                               {32000, 256},
+                               {34816, 1024}}) {
       Random random(static_cast<std::uint32_t>(n * k));
       const Coded coded(n, k, share, random);
       const auto weight = backend_->pack({&coded.matrix, 1});
@@ -193,7 +196,7 @@ TEST_P(E4m3FeedForward, HasTheSameBitsInAnyCompany) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, E4m3FeedForward,
                          testing::Values(FeedForward{1408, 1024}, FeedForward{14336, 256},
-                                         FeedForward{14400, 256}));
+                                         FeedForward{14400, 256}, FeedForward{17408, 256}));
 
 TEST_F(E4m3OnGpu, RowsOfAnEmbeddingAreWhatIsMeant) {
   for (const Share share : kShares) {

@@ -30,6 +30,7 @@ struct Wgmma;
 #define DENDRITE_NAMES48 DENDRITE_NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define DENDRITE_NAMES56 DENDRITE_NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define DENDRITE_NAMES64 DENDRITE_NAMES56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define DENDRITE_NAMES72 DENDRITE_NAMES64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 
 // a, b, add: the numbers of the operands behind the sums.
 #define DENDRITE_WGMMA(operand, k_types, transposes, count, outputs, a, b, add, ...)             \
@@ -56,6 +57,7 @@ DENDRITE_WGMMA_OF(32, "64", "32", "33", "34", DENDRITE_SUMS32(0))
 DENDRITE_WGMMA_OF(48, "96", "48", "49", "50", DENDRITE_SUMS32(0), DENDRITE_SUMS16(32))
 DENDRITE_WGMMA_OF(56, "112", "56", "57", "58", DENDRITE_SUMS32(0), DENDRITE_SUMS16(32), DENDRITE_SUMS8(48))
 DENDRITE_WGMMA_OF(64, "128", "64", "65", "66", DENDRITE_SUMS32(0), DENDRITE_SUMS32(32))
+DENDRITE_WGMMA_OF(72, "144", "72", "73", "74", DENDRITE_SUMS32(0), DENDRITE_SUMS32(32), DENDRITE_SUMS8(64))
 
 /// multiply_add_e4m3(), multiply_add_bf16(): the same of 64 outputs, with a in registers, of each warp
 /// 16 rows as an m16n8k16 product has its left operand.

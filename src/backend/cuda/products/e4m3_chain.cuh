@@ -24,9 +24,9 @@ using few_rows::kTileRowBytes;
 using few_rows::PairWalk;
 using few_rows::Rings;
 
-/// See few_rows::Multiplier. kSquares: weights have a scale for 8 rows x 128 columns. kGroups: of
-/// warps that multiply. Requires stages of whole batches.
-template <int kOutputs, bool kSquares, bool kHeads, int kGroups>
+/// See few_rows::Multiplier. kSquares: weights have a scale for 8 rows x 128 columns. Requires
+/// stages of whole batches.
+template <int kOutputs, bool kSquares, bool kHeads, int kGroups, int kUnits = 1>
 class E4m3Chain {
  public:
   using Args = Arguments;
@@ -40,8 +40,8 @@ class E4m3Chain {
         rings_(rings),
         stage_{args.stages},
         chunk_{args.chunks},
-        // A warpgroup multiplies 64 rows of the band.
-        first_x_(few_rows::first_x_of_group()) {}
+        first_x_(kGroups > 1 ? few_rows::first_x_of_group() : 0),
+        first_weight_(kUnits > 1 ? few_rows::warpgroup() * args.stage_tiles * kTileBytes : 0) {}
 
   __device__ void multiply(float (&out)[1][kOutputs / 2], int unit, int row) {
     float(&sums)[kOutputs / 2] = out[0];
@@ -54,33 +54,34 @@ class E4m3Chain {
     }
     rows_there_ = rows_there(args_, row);
     row_scales_ = args_.row_scales + row * args_.scale_cols;
-    fetch(next_, 0, unit);
     Batch even;
-    begin(even, 0, unit);
+    fetch(even.scales, 0, unit);
+    begin(even, 0);
     if constexpr (kAhead) {
       Batch odd;
+      fetch(odd.scales, kBatch, unit);
 #pragma unroll 1
       for (int tile = kBatch;; tile += 2 * kBatch) {
         if (tile >= args_.tiles) {
-          end<0>(sums, even, tile - kBatch);
+          end<0>(sums, even, tile - kBatch, unit);
           break;
         }
-        begin(odd, tile, unit);
-        end<1>(sums, even, tile - kBatch);
+        begin(odd, tile);
+        end<1>(sums, even, tile - kBatch, unit);
         if (tile + kBatch >= args_.tiles) {
-          end<0>(sums, odd, tile);
+          end<0>(sums, odd, tile, unit);
           break;
         }
-        begin(even, tile + kBatch, unit);
-        end<1>(sums, odd, tile);
+        begin(even, tile + kBatch);
+        end<1>(sums, odd, tile, unit);
       }
     } else {
 #pragma unroll 1
       for (int tile = kBatch; tile < args_.tiles; tile += kBatch) {
-        end<0>(sums, even, tile - kBatch);
-        begin(even, tile, unit);
+        end<0>(sums, even, tile - kBatch, unit);
+        begin(even, tile);
       }
-      end<0>(sums, even, (args_.tiles - 1) / kBatch * kBatch);
+      end<0>(sums, even, (args_.tiles - 1) / kBatch * kBatch, unit);
     }
     if constexpr (kEarlyScales) {
 #pragma unroll
@@ -94,9 +95,10 @@ class E4m3Chain {
  private:
   using Columns = UnitScales<kOutputs, kHeads>;
   static constexpr int kBatch = batch_of(kOutputs);
+  static constexpr int kTileBytes = kOutputs * kTileRowBytes;
   // Registers for a batch that runs while the one before is added: where a block has a
   // multiprocessor for itself, or its units are small.
-  static constexpr bool kAhead = kGroups > 1 || kOutputs <= 64;
+  static constexpr bool kAhead = kOutputs <= (kGroups * kUnits > 1 ? 128 : 64);
   static constexpr int kEights = kOutputs / 8;
   static constexpr bool kEarlyScales = !kSquares && kOutputs <= 64;
 
@@ -115,9 +117,7 @@ class E4m3Chain {
   };
 
   /// Begins the products of a batch.
-  __device__ void begin(Batch& batch, int tile, int unit) {
-    batch.scales = next_;
-    fetch(next_, tile + kBatch, unit);
+  __device__ void begin(Batch& batch, int tile) {
     if (stage_left_ == 0) {
       if (chunk_left_ == 0) {
         wait_barrier(rings_.x.full + 8 * chunk_.slot, chunk_.parity);
@@ -125,7 +125,7 @@ class E4m3Chain {
         chunk_left_ = args_.chunk_tiles;
       }
       wait_barrier(rings_.weights.full + 8 * stage_.slot, stage_.parity);
-      weights_ = rings_.weights.slot(stage_.slot);
+      weights_ = rings_.weights.slot(stage_.slot) + first_weight_;
       stage_left_ = args_.stage_tiles;
     }
     begin_products();
@@ -139,7 +139,7 @@ class E4m3Chain {
                                      step > 0);
       }
       x_ += args_.tile_rows * kTileRowBytes;
-      weights_ += kOutputs * kTileRowBytes;
+      weights_ += kTileBytes;
     }
     commit_products();
     stage_left_ -= kBatch;
@@ -157,9 +157,10 @@ class E4m3Chain {
     }
   }
 
-  /// Adds a batch's sums once all but kPending of the batches that were begun are done.
+  /// Adds a batch's sums once all but kPending of the batches that were begun are done. Then reads
+  /// the scales of the batch that comes to its place.
   template <int kPending>
-  __device__ void end(float (&sums)[kOutputs / 2], Batch& batch, int tile) const {
+  __device__ void end(float (&sums)[kOutputs / 2], Batch& batch, int tile, int unit) const {
     wait_products<kPending>();
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) take_sums(batch.sums[i]);
@@ -171,9 +172,10 @@ class E4m3Chain {
     for (int i = 0; i < kBatch; ++i) {  // tiles behind the last one are not added
       if (i == 0 || tile + i < args_.tiles) add(sums, batch.sums[i], batch.scales, i);
     }
+    fetch(batch.scales, tile + (kAhead ? 2 : 1) * kBatch, unit);
   }
 
-  /// Reads those of a batch from memory, a batch ahead.
+  /// Reads those of a batch from memory.
   __device__ void fetch(Scales& scales, int tile, int unit) const {
     if (tile >= args_.tiles) return;
 #pragma unroll
@@ -227,10 +229,10 @@ class E4m3Chain {
   const Rings& rings_;
   Cursor stage_;
   Cursor chunk_;
-  std::uint32_t first_x_;  // of the warpgroup's rows in a tile
-  int rows_there_ = 0;     // of the thread's two
+  std::uint32_t first_x_;       // of the warpgroup's rows in a tile
+  std::uint32_t first_weight_;  // of its unit in a slot
+  int rows_there_ = 0;          // of the thread's two
   const float* row_scales_ = nullptr;
-  Scales next_;
   std::uint32_t x_ = 0;
   std::uint32_t weights_ = 0;
   int stage_left_ = 0;  // tiles

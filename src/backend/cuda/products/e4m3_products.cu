@@ -39,6 +39,16 @@ __global__ void __launch_bounds__(few_rows::threads_of(2), 1)
 #endif
 }
 
+template <int kOutputs, bool kSquares, bool kHeads>
+__global__ void __launch_bounds__(few_rows::threads_of(2), 1)
+    e4m3_pair_kernel(const __grid_constant__ CUtensorMap weight,
+                     const __grid_constant__ CUtensorMap x,
+                     const __grid_constant__ Arguments args) {
+#ifdef DENDRITE_SM90A
+  few_rows::run_block<E4m3Chain<kOutputs, kSquares, kHeads, 1, 2>, kHeads, 1, 2>(weight, x, args);
+#endif
+}
+
 /// Of at most kRows rows.
 template <int kOutputs, bool kSquares, bool kHeads, int kRows>
 __global__ void __launch_bounds__(few_rows::threads_of(1), 2)
@@ -52,14 +62,36 @@ __global__ void __launch_bounds__(few_rows::threads_of(1), 2)
 
 using Kernel = void (*)(CUtensorMap, CUtensorMap, Arguments);
 
-constexpr int kFewOutputs[] = {16, 24, 32, 48, 64, 96, 112, 128};
+constexpr int kFewOutputs[] = {16, 24, 32, 48, 64, 96, 112};
 template <bool kSquares, bool kHeads>
 constexpr Kernel kFew[] = {
     e4m3_kernel<16, kSquares, kHeads, 1>,  e4m3_kernel<24, kSquares, kHeads, 1>,
     e4m3_kernel<32, kSquares, kHeads, 1>,  e4m3_kernel<48, kSquares, kHeads, 1>,
     e4m3_kernel<64, kSquares, kHeads, 1>,  e4m3_kernel<96, kSquares, kHeads, 1>,
-    e4m3_kernel<112, kSquares, kHeads, 1>, e4m3_kernel<128, kSquares, kHeads, 1>,
+    e4m3_kernel<112, kSquares, kHeads, 1>,
 };
+template <int kRows, bool kSquares, bool kHeads>
+constexpr Kernel kDiagonal[] = {
+    e4m3_diagonal_kernel<16, kSquares, kHeads, kRows>,
+    e4m3_diagonal_kernel<24, kSquares, kHeads, kRows>,
+    e4m3_diagonal_kernel<32, kSquares, kHeads, kRows>,
+    e4m3_kernel<48, kSquares, kHeads, 1>,
+    e4m3_kernel<64, kSquares, kHeads, 1>,
+    e4m3_kernel<96, kSquares, kHeads, 1>,
+    e4m3_kernel<112, kSquares, kHeads, 1>,
+};
+constexpr int kMostDiagonal = 32;  // outputs
+
+constexpr int kPairOutputs[] = {16, 24, 32, 48, 64, 96, 112, 128, 144};
+template <bool kSquares, bool kHeads>
+constexpr Kernel kPairs[] = {
+    e4m3_pair_kernel<16, kSquares, kHeads>,  e4m3_pair_kernel<24, kSquares, kHeads>,
+    e4m3_pair_kernel<32, kSquares, kHeads>,  e4m3_pair_kernel<48, kSquares, kHeads>,
+    e4m3_pair_kernel<64, kSquares, kHeads>,  e4m3_pair_kernel<96, kSquares, kHeads>,
+    e4m3_pair_kernel<112, kSquares, kHeads>, e4m3_pair_kernel<128, kSquares, kHeads>,
+    e4m3_pair_kernel<144, kSquares, kHeads>,
+};
+
 constexpr int kManyOutputs[] = {32, 48, 64, 96, 112, 128, 256};
 constexpr Kernel kMany[] = {
     e4m3_kernel<32, false, false, 2>,  e4m3_kernel<48, false, false, 2>,
@@ -75,28 +107,26 @@ constexpr Kernel kManySquares[] = {
     e4m3_kernel<112, true, false, 2>, e4m3_wide_kernel<true>,
 };
 
-// In the order of kFewOutputs, of which they are the first.
-template <int kRows, bool kSquares, bool kHeads>
-constexpr Kernel kDiagonal[] = {
-    e4m3_diagonal_kernel<16, kSquares, kHeads, kRows>,
-    e4m3_diagonal_kernel<24, kSquares, kHeads, kRows>,
-    e4m3_diagonal_kernel<32, kSquares, kHeads, kRows>,
-};
-constexpr int kMostDiagonal = 32;  // outputs
-
 constexpr std::int64_t kFewRows = 64;
 constexpr few_rows::Kernels kOfFew{.outputs = kFewOutputs,
                                    .sharing_rows = kFewRows,
-                                   .most_sharing = 112,
+                                   .most_sharing = kFewOutputs[std::size(kFewOutputs) - 1],
                                    .band_rows = kFewRows,
                                    .value_bytes = 1,
                                    .batch = batch_of};
+constexpr few_rows::Kernels kOfPairs{.outputs = kPairOutputs,
+                                     .sharing_rows = 0,
+                                     .most_sharing = 0,
+                                     .band_rows = kFewRows,
+                                     .units = 2,
+                                     .value_bytes = 1,
+                                     .batch = batch_of};
 /// Up to kRows rows: as kOfFew, but for the first of them.
 template <int kRows>
 constexpr few_rows::Kernels kOfDiagonal{
     .outputs = kFewOutputs,
     .sharing_rows = kFewRows,
-    .most_sharing = 112,
+    .most_sharing = kOfFew.most_sharing,
     .band_rows = kFewRows,
     .value_bytes = 1,
     .batch =
@@ -111,8 +141,8 @@ constexpr few_rows::Kernels kOfDiagonal{
 };
 few_rows::Kernels of_many(std::span<const int> outputs) {
   return {.outputs = outputs,
-          .sharing_rows = kFewRows,
-          .most_sharing = 112,
+          .sharing_rows = 0,
+          .most_sharing = 0,
           .band_rows = 2 * kFewRows,
           .value_bytes = 1,
           .batch = batch_of};
@@ -125,36 +155,51 @@ bool have_blocks(const FewRowsProduct& product) {
   return product.weight->scales()->blocks.size_bytes() > 0 && aligned;
 }
 
-few_rows::Kernels kernels_of(const FewRowsProduct& product) {
-  if (product.rows <= 8) return kOfDiagonal<8>;
-  if (product.rows <= 16) return kOfDiagonal<16>;
-  if (product.rows <= 32) return kOfDiagonal<32>;
-  if (product.rows <= kFewRows) return kOfFew;
-  if (!product.weight->scales()->squares) return of_many(kManyOutputs);
-  const std::span<const int> all = kManySquareOutputs;
-  return of_many(have_blocks(product) ? all : all.first(all.size() - 1));
+/// Kernels that differ in outputs alone, and how many warpgroups of a block multiply.
+struct Variants {
+  few_rows::Kernels kernels;
+  const Kernel* all;  // in the order of kernels.outputs
+  int groups;
+};
+
+/// Whether one block of a multiprocessor works on two units at once and reads x for both, instead
+/// of two blocks that read it each, of which one reads while the other begins or ends. Up to 64
+/// rows, as measured on an H200.
+bool shares_x(const FewRowsProduct& product, int multiprocessors) {
+  constexpr std::int64_t kMostApart = 8;  // rows
+  constexpr std::int64_t kMostNarrow = 48;
+  constexpr int kLeastWide = 96;  // outputs of a unit
+  if (product.rows <= kMostApart) return false;
+  return product.rows > kMostNarrow ||
+         few_rows::Shape(product, kOfPairs, multiprocessors).outputs >= kLeastWide;
 }
 
 template <bool kSquares, bool kHeads>
-Kernel few_kernel(std::int64_t rows, std::size_t variant) {
-  if (rows <= 32 && kFewOutputs[variant] <= kMostDiagonal) {
-    if (rows <= 8) return kDiagonal<8, kSquares, kHeads>[variant];
-    if (rows <= 16) return kDiagonal<16, kSquares, kHeads>[variant];
-    return kDiagonal<32, kSquares, kHeads>[variant];
-  }
-  return kFew<kSquares, kHeads>[variant];
+Variants few_variants(const FewRowsProduct& product, int multiprocessors) {
+  if (shares_x(product, multiprocessors)) return {kOfPairs, kPairs<kSquares, kHeads>, 2};
+  if (product.rows <= 8) return {kOfDiagonal<8>, kDiagonal<8, kSquares, kHeads>, 1};
+  if (product.rows <= 16) return {kOfDiagonal<16>, kDiagonal<16, kSquares, kHeads>, 1};
+  if (product.rows <= 32) return {kOfDiagonal<32>, kDiagonal<32, kSquares, kHeads>, 1};
+  return {kOfFew, kFew<kSquares, kHeads>, 1};
 }
 
-Kernel kernel_of(const FewRowsProduct& product, bool squares, std::size_t variant) {
-  if (product.rows > kFewRows) return squares ? kManySquares[variant] : kMany[variant];
-  if (product.epilogue == Epilogue::kRope) return few_kernel<false, true>(product.rows, variant);
-  return squares ? few_kernel<true, false>(product.rows, variant)
-                 : few_kernel<false, false>(product.rows, variant);
+Variants variants_of(const FewRowsProduct& product, int multiprocessors) {
+  const bool squares = product.weight->scales()->squares;
+  if (product.rows <= kFewRows) {
+    if (product.epilogue == Epilogue::kRope)
+      return few_variants<false, true>(product, multiprocessors);
+    return squares ? few_variants<true, false>(product, multiprocessors)
+                   : few_variants<false, false>(product, multiprocessors);
+  }
+  if (!squares) return {of_many(kManyOutputs), kMany, 2};
+  const std::span<const int> all = kManySquareOutputs;
+  return {of_many(have_blocks(product) ? all : all.first(all.size() - 1)), kManySquares, 2};
 }
 
 template <bool kSquares, bool kHeads>
 void allow_few() {
   few_rows::allow_memory(kFew<kSquares, kHeads>);
+  few_rows::allow_memory(kPairs<kSquares, kHeads>);
   few_rows::allow_memory(kDiagonal<8, kSquares, kHeads>);
   few_rows::allow_memory(kDiagonal<16, kSquares, kHeads>);
   few_rows::allow_memory(kDiagonal<32, kSquares, kHeads>);
@@ -178,12 +223,11 @@ bool E4m3Products::rotates(const CudaWeight& weight, const RopeArguments& rope, 
 
 void E4m3Products::launch(const FewRowsProduct& product, const E4m3Rows& rows) const {
   const CudaWeight& weight = *product.weight;
-  const bool squares = weight.scales()->squares;
-  const few_rows::Kernels kernels = e4m3::kernels_of(product);
   FewRowsProduct of_codes = product;
   of_codes.x = rows.data;
   of_codes.x_stride = rows.cols;
-  const few_rows::Shape shape(of_codes, kernels, device_.multiprocessors());
+  const e4m3::Variants variants = e4m3::variants_of(of_codes, device_.multiprocessors());
+  const few_rows::Shape shape(of_codes, variants.kernels, device_.multiprocessors());
   const e4m3::Arguments args{shape.args,
                              rows.scales(),
                              rows.scale_cols(),
@@ -191,11 +235,10 @@ void E4m3Products::launch(const FewRowsProduct& product, const E4m3Rows& rows) c
                              reinterpret_cast<const float*>(weight.scales()->blocks.data()),
                              static_cast<int>(weight.rows()),
                              static_cast<int>(weight.rows() / 8)};
-  launch_early(e4m3::kernel_of(product, squares, shape.variant),
-               dim3(static_cast<unsigned>(shape.blocks)),
-               few_rows::threads_of(product.rows > e4m3::kFewRows ? 2 : 1),
-               static_cast<std::size_t>(shape.shared_bytes), device_.stream(),
-               shape.describe_weight(weight, kernels), shape.describe_x(of_codes, kernels), args);
+  launch_early(variants.all[shape.variant], dim3(static_cast<unsigned>(shape.blocks)),
+               few_rows::threads_of(variants.groups), static_cast<std::size_t>(shape.shared_bytes),
+               device_.stream(), shape.describe_weight(weight, variants.kernels),
+               shape.describe_x(of_codes, variants.kernels), args);
 }
 
 }  // namespace dendrite::cuda

@@ -10,10 +10,13 @@ namespace dendrite::cuda::few_rows {
 
 #ifdef DENDRITE_SM90A
 
+/// The number of the thread's warpgroup.
+__device__ inline unsigned warpgroup() {
+  return __shfl_sync(0xffffffffu, threadIdx.x / (kMultipliers * 32), 0);
+}
 /// Where the rows of the thread's warpgroup begin in a tile of x.
 __device__ inline std::uint32_t first_x_of_group() {
-  constexpr unsigned kThreads = kMultipliers * 32;
-  return __shfl_sync(0xffffffffu, threadIdx.x / kThreads, 0) * kGroupRows * kTileRowBytes;
+  return warpgroup() * kGroupRows * kTileRowBytes;
 }
 
 /// Multiplies a block's units and stores what comes out. A thread's sums are, of every 8 outputs,
@@ -23,14 +26,18 @@ __device__ inline std::uint32_t first_x_of_group() {
 ///   kEarlyOutputs: of a unit of no more, what is added to is read before it is multiplied
 ///   void multiply(float (&sums)[kPieces][kPiece / 2], int unit, int row): the next unit of the
 ///   rings; row is this thread's first one
-template <class Chain, bool kHeads>
+/// kGroups warpgroups have rows of a unit, or each of kUnits has one of them.
+template <class Chain, bool kHeads, int kGroups, int kUnits>
 class Multiplier {
  public:
   __device__ Multiplier(const typename Chain::Args& args, const Rings& rings)
       : args_(args),
         chain_(args, rings),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        first_row_(static_cast<int>(threadIdx.x) / 32 * 16 + lane_ / 4) {}
+        first_row_(static_cast<int>(threadIdx.x) / 32 % (kGroups * kMultipliers) * 16 + lane_ / 4),
+        unit_(kUnits > 1 ? static_cast<int>(warpgroup()) : 0) {
+    static_assert(kGroups == 1 || kUnits == 1);
+  }
 
   __device__ void run() {
     wait_for_earlier();
@@ -62,7 +69,7 @@ class Multiplier {
 
   __device__ void run_outputs() {
     for (Walk walk(args_); !walk.done(); walk.next()) {
-      const int unit = walk.unit();
+      const int unit = walk.unit() * kUnits + unit_;
       const Rows rows(args_, walk, first_row_);
       float2 old[kEarly ? kEights : 1][2];
       if constexpr (kEarly) load_olds<kEights>(unit, rows, 0, old);
@@ -114,7 +121,7 @@ class Multiplier {
 
   __device__ void run_heads() {
     for (Walk blocks(args_); !blocks.done(); blocks.next()) {
-      const int unit = blocks.unit();
+      const int unit = blocks.unit() * kUnits + unit_;
       const Rows rows(args_, blocks, first_row_);
       const HeadSink sink(args_, rows.first, rows.second);
       float2 angles[kEarly ? kEights : 1][2];
@@ -191,21 +198,22 @@ class Multiplier {
   Chain chain_;
   int lane_;
   int first_row_;  // of a band
+  int unit_;       // of those at once
 };
 
-/// A block of threads_of(kGroups) threads, kGroups warpgroups of which multiply.
-template <class Chain, bool kHeads, int kGroups>
+/// A block of threads_of(kGroups * kUnits) threads, so many warpgroups of which multiply.
+template <class Chain, bool kHeads, int kGroups, int kUnits = 1>
 __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x,
                                  const typename Chain::Args& args) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
   constexpr int kOutputs = Chain::kPiece * Chain::kPieces;
-  constexpr int kWarps = kGroups * kMultipliers;
-  const Rings rings(args, shared_address(memory), kOutputs);
+  constexpr int kWarps = kGroups * kUnits * kMultipliers;
+  const Rings rings(args, shared_address(memory), kUnits * kOutputs);
   // The compiler keeps what follows from a lane's value in uniform registers, as products need it.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_next_begin();
-  WeightStream<kOutputs, kHeads> stream(args, weight, rings.weights);
+  WeightStream<kOutputs, kHeads, kUnits> stream(args, weight, rings.weights);
   if (warp == kWarps) {
     if (lane == 0) prefetch_map(weight);
     if (lane < args.stages) rings.weights.init(lane, kWarps);
@@ -217,11 +225,11 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
   }
   __syncthreads();
   if (warp < kWarps) {
-    if constexpr (kGroups > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    Multiplier<Chain, kHeads>(args, rings).run();
+    if constexpr (kGroups * kUnits > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    Multiplier<Chain, kHeads, kGroups, kUnits>(args, rings).run();
     return;
   }
-  if constexpr (kGroups > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+  if constexpr (kGroups * kUnits > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
   if (warp == kWarps) {
     while (lane == 0 && !stream.done()) {
       stream.wait();

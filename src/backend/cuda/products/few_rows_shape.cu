@@ -39,7 +39,7 @@ Shape::Shape(const FewRowsProduct& product, const Kernels& kernels, int multipro
     args.tile_rows = tile_rows;
   }
   cut(shared_bytes - kBarrierBytes - of_outputs(kernels.reserved, 0),
-      sharing > 1 ? 16 << 10 : 32 << 10, of_outputs(kernels.batch, 1));
+      sharing > 1 ? 16 << 10 : 32 << 10, kernels.units, of_outputs(kernels.batch, 1));
 }
 
 CUtensorMap Shape::describe_weight(const CudaWeight& weight, const Kernels& kernels) const {
@@ -63,20 +63,21 @@ CUtensorMap Shape::describe_x(const FewRowsProduct& product, const Kernels& kern
 
 /// The widest block does the least; of equals, the one with the fewest units reads x least often.
 void Shape::choose_variant(int rows, const Kernels& kernels, bool sharing, int most_blocks) {
+  const auto at_once = [&](int units) { return (units + kernels.units - 1) / kernels.units; };
   double least = 0;
   for (std::size_t i = 0; i < kernels.outputs.size(); ++i) {
     const int candidate = kernels.outputs[i];
     if (args.ffn > 0 && candidate % 16 != 0) continue;
     if (sharing && candidate > kernels.most_sharing) continue;
-    const int units = cut_units(candidate, rows) * args.bands;
+    const int units = at_once(cut_units(candidate, rows)) * args.bands;
     const int rounds = (units + most_blocks - 1) / most_blocks;
-    const double cost = rounds * (candidate + 0.25 * args.tile_rows);
+    const double cost = rounds * (kernels.units * candidate + 0.25 * args.tile_rows);
     if (outputs != 0 && cost >= least) continue;
     variant = i;
     outputs = candidate;
     least = cost;
   }
-  args.units = cut_units(outputs, rows);
+  args.units = at_once(cut_units(outputs, rows));
   blocks = std::min(args.units * args.bands, most_blocks);
 }
 
@@ -91,8 +92,8 @@ int Shape::cut_units(int of_outputs, int rows) {
   return (heads + args.unit_heads - 1) / args.unit_heads * (head_eights / eights);
 }
 
-void Shape::cut(int room, int stage_bytes, int batch) {
-  const int tile_bytes = outputs * kTileRowBytes;
+void Shape::cut(int room, int stage_bytes, int units, int batch) {
+  const int tile_bytes = units * outputs * kTileRowBytes;
   const int x_bytes = args.tile_rows * kTileRowBytes;
   args.stage_tiles = batch;
   while (args.stage_tiles < 8 && 2 * args.stage_tiles * tile_bytes <= stage_bytes &&

@@ -28,6 +28,7 @@ struct Kernels {
   int sharing_rows;
   int most_sharing;                     // and a unit has so many outputs.
   std::int64_t band_rows = kGroupRows;  // that they multiply at once
+  int units = 1;                        // that a block works on at once
   std::int64_t value_bytes = 2;         // of weights and x
   int (*batch)(int outputs) = nullptr;  // tiles that they begin at once; null: one
   // Rows of a tile of x; null, or 0: those of the product up to whole eights.
@@ -52,7 +53,7 @@ struct Shape {
  private:
   void choose_variant(int rows, const Kernels& kernels, bool sharing, int most_blocks);
   int cut_units(int of_outputs, int rows);
-  void cut(int room, int stage_bytes, int batch);
+  void cut(int room, int stage_bytes, int units, int batch);
 };
 
 }  // namespace dendrite::cuda::few_rows

@@ -52,8 +52,9 @@ struct Rings {
   }
 };
 
-/// All weights of this block, stage by stage of its units.
-template <int kOutputs, bool kHeads>
+/// All weights of this block, stage by stage of kUnits units at once, which follow each other in a
+/// slot.
+template <int kOutputs, bool kHeads, int kUnits>
 class WeightStream {
  public:
   __device__ WeightStream(const Arguments& args, const CUtensorMap& map, const Ring& ring)
@@ -71,8 +72,21 @@ class WeightStream {
   __device__ void fetch() {
     const std::uint32_t full = ring_.full + 8 * cursor_.slot;
     arrive_for_bytes(full, ring_.slot_bytes);
-    std::uint32_t target = ring_.slot(cursor_.slot);
-    const int unit = walk_.unit();
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      fetch_unit(ring_.slot(cursor_.slot) + i * args_.stage_tiles * kOutputs * kTileRowBytes,
+                 walk_.unit() * kUnits + i, full);
+    }
+    cursor_.next();
+    tile_ += args_.stage_tiles;
+    if (tile_ >= args_.tiles) {
+      tile_ = 0;
+      walk_.next();
+    }
+  }
+
+ private:
+  __device__ void fetch_unit(std::uint32_t target, int unit, std::uint32_t full) const {
     if constexpr (kHeads) {
       const FirstPair first(args_, unit);
       copy_pairs_once(target, map_, first.pair, first.head, tile_, full);
@@ -87,15 +101,7 @@ class WeightStream {
         target += kHalf * kTileRowBytes;
       }
     }
-    cursor_.next();
-    tile_ += args_.stage_tiles;
-    if (tile_ >= args_.tiles) {
-      tile_ = 0;
-      walk_.next();
-    }
   }
-
- private:
   __device__ void copy(std::uint32_t target, int row, int tile, std::uint32_t barrier) const {
     if (once_) {
       copy_tiles_once(target, map_, row, tile, barrier);
