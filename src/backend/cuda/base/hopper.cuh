@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-// Instructions of compute capability 9.0 alone (sm_90a): asynchronous copies of tiles, barriers in
-// shared memory and products of a warpgroup. Addresses are of shared memory. Where code is compiled
-// for it DENDRITE_SM90A is defined; elsewhere none of this may be called.
+// Instructions of compute capability 9.0 and later: asynchronous copies and barriers in shared
+// memory, whose addresses these are. Products of a warpgroup are of 9.0 alone (sm_90a): where code
+// is compiled for it DENDRITE_SM90A is defined. Elsewhere none of this may be called.
 namespace dendrite::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -84,6 +84,23 @@ __device__ inline std::uint64_t evict_first() {
   std::uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
+}
+/// Bytes that follow each other, whole sixteens on both sides.
+__device__ inline void copy_bytes(std::uint32_t target, const void* from, std::uint32_t bytes,
+                                  std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(target),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+__device__ inline void copy_bytes_once(std::uint32_t target, const void* from, std::uint32_t bytes,
+                                       std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(target),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(evict_first())
+      : "memory");
 }
 __device__ inline void copy_tiles_once(std::uint32_t target, const CUtensorMap& map, int row,
                                        int tile, std::uint32_t barrier) {

@@ -50,28 +50,6 @@ __host__ __device__ constexpr int piece_bytes(int tile_rows) {
   return tile_rows * PackedLayout::kColumns * 2;
 }
 
-__device__ inline void copy_bytes(std::uint32_t target, const void* from, std::uint32_t bytes,
-                                  std::uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(target),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-#endif
-}
-/// See evict_first().
-__device__ inline void copy_bytes_once(std::uint32_t target, const void* from, std::uint32_t bytes,
-                                       std::uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(target),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(evict_first())
-      : "memory");
-#endif
-}
-
 /// The places of a block's barriers and data in shared memory.
 struct Places {
   std::uint8_t* memory;

@@ -1,9 +1,12 @@
 // The gated delta network for runs of one row, as decoding has them, with heads of 128 x 32 n: to
 // the bit what delta_net.cu computes. A thread block has a run and a value head. Half of its state
-// is in shared memory and half in registers, so that four blocks of 128 columns share a
-// multiprocessor; it is asked for before anything else. A warp has 32 columns, a thread four of
-// them and every fourth row. So four threads have the four chains of a column's sums over key_dim.
+// is in registers and half in shared memory, so that four blocks of 128 columns share a
+// multiprocessor. Both halves come by way of shared memory, the first before anything else, the
+// second while the row is convolved and normed: loads to registers would keep all others of the
+// multiprocessor waiting behind them. A warp has 32 columns, a thread four of them and every fourth
+// row. So four threads have the four chains of a column's sums over key_dim.
 // Floor: the state read once from the GPU's memory.
+#include "backend/cuda/base/hopper.cuh"
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
@@ -16,9 +19,10 @@ namespace {
 constexpr int kKeyDim = 128;
 constexpr int kTaps = 4;
 constexpr int kMostValueDim = 256;
+constexpr int kGates = 32;  // the thread that works them out: of a warp that does not normalise
 constexpr int kRowsOfThread = kKeyDim / kParts;
-constexpr int kSharedRows = kRowsOfThread / 2;  // of them, the first; the others are in registers
-constexpr int kKeyRow = kKeyDim + 4;  // rows of keys in shared memory begin in other banks
+constexpr int kHalfRows = kRowsOfThread / 2;  // the first are in registers, the others shared
+constexpr int kKeyRow = kKeyDim + 4;          // rows of keys in shared memory begin in other banks
 
 /// For heads of up to kColumns values.
 template <int kColumns>
@@ -27,12 +31,13 @@ struct Memory {
   alignas(16) float query[kKeyDim];
   alignas(16) float writes[kRows][kColumns];
   alignas(16) float values[kColumns];
-  alignas(16) float state[kSharedRows * kParts][kColumns];
+  alignas(16) float state[kHalfRows * kParts][kColumns];
   float on_keys[kRows];  // of the row's key and that of a place before it, decayed
   float on_queries[kRows];
   float decayed[kRows];  // logarithms since the chunk began
   float writing;         // how much is written
   std::int32_t known[kRows];
+  std::uint64_t state_there;  // a barrier
 };
 
 /// 16 bytes to shared memory, in the background.
@@ -58,13 +63,14 @@ class RowWalk {
         first_of_key_head_(head_ % (args.value_heads / args.key_heads) == 0) {}
 
   __device__ void go() {
+    begin_half(0);
     if (thread_ < run_.known) s_.known[thread_] = a_.known[run_.known_begin + thread_];
-    load_state();
     __syncthreads();
     load_known();
     const bool has_row = run_.row_end > run_.row_begin;
     if (has_row) load_known_channels();
     let_next_begin();
+    take_half();
     wait_for_earlier();  // what is not of this pass needs no wait
     int anchor = run_.anchors_begin;
     int place = run_.known;
@@ -88,6 +94,7 @@ class RowWalk {
       }
     }
     await_copies();
+    await_half(1);  // also where nothing read it
   }
 
  private:
@@ -109,27 +116,59 @@ class RowWalk {
         state + static_cast<std::int64_t>(part_ + r * kParts) * a_.value_dim + column_);
   }
 
-  /// The thread's columns of its row number r < kSharedRows.
+  /// The same of the half in shared memory.
   __device__ float4* shared_row(int r) const {
     return reinterpret_cast<float4*>(&s_.state[part_ + r * kParts][column_]);
   }
 
-  __device__ void load_state() {
-    if (run_.anchor < 0) {
-#pragma unroll
-      for (int r = 0; r < kSharedRows; ++r) *shared_row(r) = make_float4(0, 0, 0, 0);
-#pragma unroll
-      for (float4& row : state_) row = make_float4(0, 0, 0, 0);
-      return;
+  /// Brings a half of the state to shared memory, in the background.
+  __device__ void begin_half(int half) const {
+    if (run_.anchor < 0) return;
+#if __CUDA_ARCH__ >= 900
+    if (thread_ != 0) return;
+    const std::uint32_t barrier = shared_address(&s_.state_there);
+    if (half == 0) {
+      init_barrier(barrier, 1);
+      publish_barriers();
     }
-#pragma unroll
-    for (int r = 0; r < kSharedRows; ++r) {
-      copy_async(shared_address(shared_row(r)), state_row(run_.anchor, r), true);
+    constexpr int kHalf = kHalfRows * kParts;
+    const float* const from =
+        anchor(run_.anchor) +
+        (static_cast<std::int64_t>(head_) * kKeyDim + half * kHalf) * a_.value_dim;
+    arrive_for_bytes(barrier, kHalf * a_.value_dim * 4);
+    const int rows = a_.value_dim == kColumns ? kHalf : 1;  // that follow each other in both
+    for (int row = 0; row < kHalf; row += rows) {
+      copy_bytes(shared_address(&s_.state[row][0]), from + row * a_.value_dim,
+                 rows * a_.value_dim * 4, barrier);
     }
+#else
 #pragma unroll
-    for (int r = kSharedRows; r < kRowsOfThread; ++r) {
-      state_[r - kSharedRows] = *state_row(run_.anchor, r);
+    for (int r = 0; r < kHalfRows; ++r) {
+      copy_async(shared_address(shared_row(r)), state_row(run_.anchor, half * kHalfRows + r), true);
     }
+#endif
+  }
+  __device__ void await_half([[maybe_unused]] int half) const {
+    if (run_.anchor < 0) return;
+#if __CUDA_ARCH__ >= 900
+    wait_barrier(shared_address(&s_.state_there), half);
+#else
+    commit_copies();
+    wait_copies<0>();
+#endif
+  }
+  /// The first half to registers, after which the second begins to come.
+  __device__ void take_half() {
+    await_half(0);
+#pragma unroll
+    for (int r = 0; r < kHalfRows; ++r) {
+      state_[r] = run_.anchor < 0 ? make_float4(0, 0, 0, 0) : *shared_row(r);
+    }
+    __syncthreads();
+    begin_half(1);
+    if (run_.anchor >= 0) return;
+#pragma unroll
+    for (int r = 0; r < kHalfRows; ++r) *shared_row(r) = make_float4(0, 0, 0, 0);
   }
 
   __device__ void load_known() {
@@ -152,13 +191,18 @@ class RowWalk {
     __syncthreads();
   }
 
-  /// What is convolved, of the run's row (0) or one before it.
-  __device__ float convolved(int row, int channel) const {
-    if (row >= 0) return a_.in[(run_.row_begin + row) * a_.in_stride + channel];
+  /// What is convolved: the channels of the run's row (0) or one before it. Null: zeros. Where
+  /// loads stood behind branches each would wait for the one before.
+  __device__ const float* convolved(int row) const {
+    if (row >= 0) return a_.in + (run_.row_begin + row) * a_.in_stride;
     const int place = run_.known + row;
-    if (place >= 0) return journal(s_.known[place])[convolved_at() + channel];
-    if (run_.anchor < 0) return 0.0f;
-    return anchor(run_.anchor)[state_values() + (kTaps - 1 + place) * channels_ + channel];
+    const float* const kept = journal(s_.known[max(place, 0)]) + convolved_at();
+    const float* const before =
+        anchor(run_.anchor) + state_values() + (kTaps - 1 + place) * channels_;
+    return place >= 0 ? kept : run_.anchor >= 0 ? before : nullptr;
+  }
+  static __device__ float load(const float* row, int channel) {
+    return row != nullptr ? row[channel] : 0.0f;
   }
 
   /// A channel of the row.
@@ -166,16 +210,14 @@ class RowWalk {
     float in[kTaps];
     float weights[kTaps];
 
-    /// What is there before the row is.
-    __device__ void load_known(const RowWalk& walk, int channel) {
+    /// What is there before the row is, of the rows before it.
+    __device__ void load_known(const float* const (&before)[kTaps - 1], const float* conv,
+                               int channel) {
 #pragma unroll
       for (int tap = 0; tap < kTaps; ++tap) {
-        if (tap < kTaps - 1) in[tap] = walk.convolved(tap - (kTaps - 1), channel);
-        weights[tap] = walk.a_.conv[channel * kTaps + tap];
+        if (tap < kTaps - 1) in[tap] = load(before[tap], channel);
+        weights[tap] = conv[channel * kTaps + tap];
       }
-    }
-    __device__ void load_own(const RowWalk& walk, int channel) {
-      in[kTaps - 1] = walk.convolved(0, channel);
     }
     __device__ float out() const {
       float sum = 0;
@@ -186,10 +228,13 @@ class RowWalk {
   };
 
   __device__ void load_known_channels() {
-    value_.load_known(*this, value_channel());
+    const float* before[kTaps - 1];
+#pragma unroll
+    for (int tap = 0; tap < kTaps - 1; ++tap) before[tap] = convolved(tap - (kTaps - 1));
+    value_.load_known(before, a_.conv, value_channel());
     if (thread_ >= kKeyDim) return;
-    query_.load_known(*this, query_channel());
-    key_.load_known(*this, keys_ + query_channel());
+    query_.load_known(before, a_.conv, query_channel());
+    key_.load_known(before, a_.conv, keys_ + query_channel());
   }
 
   /// The run's row, at this place of its chunk.
@@ -207,17 +252,18 @@ class RowWalk {
     float write = 0;
     float decay = 0;
     float bias = 0;
-    if (thread_ == 0) {
+    if (thread_ == kGates) {
       const float* gates =
           a_.in + run_.row_begin * a_.in_stride + channels_ + a_.value_heads * a_.value_dim + head_;
       write = gates[0];
       decay = gates[a_.value_heads];
       bias = a_.dt_bias[head_];
     }
-    value_.load_own(*this, value_channel());
+    const float* const own = convolved(0);
+    value_.in[kTaps - 1] = own[value_channel()];
     if (thread_ < kKeyDim) {
-      query_.load_own(*this, query_channel());
-      key_.load_own(*this, keys_ + query_channel());
+      query_.in[kTaps - 1] = own[query_channel()];
+      key_.in[kTaps - 1] = own[keys_ + query_channel()];
     }
     if (slot >= 0) {
       float* const to = journal(slot) + convolved_at();
@@ -233,12 +279,12 @@ class RowWalk {
       s_.keys[place][thread_] = key_.out();
     }
     s_.values[thread_] = value_.out();
-    if (thread_ == 0) {
+    __syncthreads();
+    if (thread_ == kGates) {
       s_.writing = sigmoid(write);
       const float mine = fmaxf(kLeastDecay, -(a_.decay[head_] * softplus(decay + bias)));
       s_.decayed[place] = (place == 0 ? 0.0f : s_.decayed[place - 1]) + mine;
     }
-    __syncthreads();
     const float scale = 1.0f / sqrtf(static_cast<float>(kKeyDim));
     if (thread_ / 32 == 0) normalise(s_.query, scale);
     if (thread_ / 32 == a_.value_dim / 32 - 1) normalise(s_.keys[place], 1.0f);
@@ -281,11 +327,12 @@ class RowWalk {
   __device__ void columns(int place) {
     float on_keys[4] = {};
     float on_queries[4] = {};
+    await_half(1);
 #pragma unroll
     for (int r = 0; r < kRowsOfThread; ++r) {
       const float key = s_.keys[place][part_ + r * kParts];
       const float query = s_.query[part_ + r * kParts];
-      const float4 row = r < kSharedRows ? *shared_row(r) : state_[r - kSharedRows];
+      const float4 row = r < kHalfRows ? state_[r] : *shared_row(r - kHalfRows);
       const float state[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -335,17 +382,18 @@ class RowWalk {
 
   /// The state goes behind the chunk.
   __device__ void fold() {
-    constexpr int kAtATime = kSharedRows / 2;
+    constexpr int kAtATime = kHalfRows / 2;
+    await_half(1);
 #pragma unroll 1
-    for (int first = 0; first < kSharedRows; first += kAtATime) {
+    for (int first = 0; first < kHalfRows; first += kAtATime) {
       float4 rows[kAtATime];
 #pragma unroll
       for (int r = 0; r < kAtATime; ++r) rows[r] = *shared_row(first + r);
-      fold(rows, first);
+      fold(rows, kHalfRows + first);
 #pragma unroll
       for (int r = 0; r < kAtATime; ++r) *shared_row(first + r) = rows[r];
     }
-    fold(state_, kSharedRows);
+    fold(state_, 0);
     __syncthreads();  // places are free
   }
 
@@ -382,17 +430,17 @@ class RowWalk {
   __device__ void store_anchor(int slot, int row) const {
 #pragma unroll
     for (int r = 0; r < kRowsOfThread; ++r) {
-      *state_row(slot, r) = r < kSharedRows ? *shared_row(r) : state_[r - kSharedRows];
+      *state_row(slot, r) = r < kHalfRows ? state_[r] : *shared_row(r - kHalfRows);
     }
     float* tail = anchor(slot) + state_values();
 #pragma unroll
     for (int back = 0; back < kTaps - 1; ++back, tail += channels_) {
-      const int of = row - (kTaps - 1) + back;
+      const float* const row_of = convolved(row - (kTaps - 1) + back);
       if (thread_ < kKeyDim && first_of_key_head_) {
-        tail[query_channel()] = convolved(of, query_channel());
-        tail[keys_ + query_channel()] = convolved(of, keys_ + query_channel());
+        tail[query_channel()] = load(row_of, query_channel());
+        tail[keys_ + query_channel()] = load(row_of, keys_ + query_channel());
       }
-      tail[value_channel()] = convolved(of, value_channel());
+      tail[value_channel()] = load(row_of, value_channel());
     }
   }
 
@@ -407,7 +455,7 @@ class RowWalk {
   const int keys_;
   const int channels_;
   const bool first_of_key_head_;
-  float4 state_[kRowsOfThread - kSharedRows];
+  float4 state_[kHalfRows];
   Channel query_;
   Channel key_;
   Channel value_;
