@@ -1,7 +1,8 @@
 // Products in FP8, for any number of rows. Blocks and their rings are those of few_rows_wgmma.cu: a
-// row of 128 bytes has 128 columns here. More than 64 rows are multiplied by two warpgroups, in
-// bands of 128, and where those and the outputs are many, in units of 256 outputs. Floor: the bytes
-// of W over read bandwidth, and of many rows the tensor cores' rate.
+// row of 128 bytes has 128 columns here. Up to 64 rows a block works on a unit, or on two that read
+// the same x, see shares_x(). More are multiplied by two warpgroups, in bands of 128, and where
+// those and the outputs are many, in units of 256 outputs. Floor: the bytes of W over read
+// bandwidth, and of many rows the tensor cores' rate.
 #include "backend/cuda/products/e4m3_products.h"
 
 #include "backend/cuda/products/e4m3_chain.cuh"

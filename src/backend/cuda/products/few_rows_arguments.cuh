@@ -31,7 +31,7 @@ struct Arguments {
   int stages;
   int chunk_tiles;  // of x; a multiple of stage_tiles
   int chunks;
-  int units;
+  int units;  // counted by as many as a block works on at once
   int bands;  // of tile_rows rows; one, where rows are few
   const float* bias;
   void* out;
