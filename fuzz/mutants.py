@@ -6,6 +6,7 @@ switches it on: the build copies the file, replaces the text, which must stand t
 links the result before the library.
 
   mutants.py list                      NAME;FILE a line, for CMake
+  mutants.py fit ROOT                  status 0 if all can be planted in the sources under ROOT
   mutants.py write NAME SOURCE OUT     the mutated copy of SOURCE
   mutants.py check NAME PROGRAM        runs the mutant; status 0 if it was caught
 """
@@ -73,17 +74,18 @@ MUTANTS = [
      "above.slots = std::max(above.slots, slots);", ""),
     # Runs of several tokens that begin at one certain place are one position late.
     ("position", "src/step/step_batch.cpp",
-     "batch.positions.push_back(p);",
-     "batch.positions.push_back(p + (run.begin % 64 == 63 && run.end > run.begin + 1 ? 1 : 0));"),
+     "      batch.positions.push_back(p);",
+     "      batch.positions.push_back(p + (run.begin % 64 == 63 && run.end > run.begin + 1 ? 1 : 0));"),
     # Draws count from the beginning of the call instead of the text's.
     ("rng_position", "src/engine/calls/lane_sampler.cpp",
      "static_cast<std::uint64_t>(length));", "lane.out.ids.size() + (length - lane.length));"),
     # All forks of a branch draw the same numbers.
     ("rng_stream", "src/engine/branches/session_core.cpp", "parent.forks_made++", "parent.forks_made"),
     # A session's prompts are counted together, whatever their tokens.
-    ("rng_prompt", "src/engine/branches/session_core.cpp", "prompts[hash]++", "prompts[0]++"),
+    ("rng_prompt", "src/engine/branches/session_core.cpp", "prompts[tokens_hash]++", "prompts[0]++"),
     # A prompt that is given again draws the same numbers.
-    ("rng_prompt_again", "src/engine/branches/session_core.cpp", "prompts[hash]++", "prompts[hash]"),
+    ("rng_prompt_again", "src/engine/branches/session_core.cpp", "prompts[tokens_hash]++",
+     "prompts[tokens_hash]"),
     # Children by their tokens shift the forks that come after them.
     ("rng_child", "src/engine/branches/session_core.cpp",
      "token_stream(parent.stream, token.id, length));",
@@ -96,9 +98,8 @@ MUTANTS = [
      "session.prompts[prompt.hash] = prompt.count;", "session.prompts[prompt.hash] = 0;"),
     # The text state of a branch that was cut lacks its last token.
     ("text_after_cut", "src/engine/branches/session_core.cpp",
-     "std::span(tokens).subspan(static_cast<std::size_t>(branch.prompt_length)));",
-     "std::span(tokens).first(std::max<std::size_t>(tokens.size(), 1) - 1)\n"
-     "          .subspan(std::min(static_cast<std::size_t>(branch.prompt_length), tokens.size() - 1)));"),
+     "static_cast<std::size_t>(length - branch.prompt_length), read);",
+     "static_cast<std::size_t>(std::max<std::int64_t>(length - branch.prompt_length - 1, 0)), read);"),
     # Rows are in the order of the requests, the attention plan's in the order of the tree.
     ("batch_order", "src/step/step_batch.cpp", "runs = std::move(ordered);", ""),
     # Distributions go to the branch before the one that they belong to, in larger batches.
@@ -119,8 +120,9 @@ MUTANTS = [
      "calls_.push_back(std::move(call));", "if (!submitted || !driven_) calls_.push_back(std::move(call));"),
     # Of three calls in a turn, one gets its tokens twice.
     ("served_twice", "src/engine/loop/turn.cpp",
-     "for (Call* call : calls) call->commit();",
-     "for (Call* call : calls) call->commit();\n  if (calls.size() > 2) calls[0]->commit();"),
+     "if (!call->has_ended()) call->commit();\n    }",
+     "if (!call->has_ended()) call->commit();\n    }\n"
+     "    if (calls_.size() > 2 && !calls_[0]->has_ended()) calls_[0]->commit();"),
     # All calls of a turn draw by the parameters of the first.
     ("neighbour", "src/engine/calls/lane_sampler.cpp",
      "lane.sampler->draw(lane, scratch);", "on_host.front()->sampler->draw(lane, scratch);"),
@@ -191,14 +193,24 @@ def find(name):
     sys.exit(f"mutants: no mutant is called {name}")
 
 
-def write(name, source, out):
-    _, file, search, replace = find(name)
+def mutate(mutant, source):
+    name, file, search, replace = mutant
     text = pathlib.Path(source).read_text(encoding="utf-8")
     if text.count(search) != 1:
         sys.exit(f"mutants: {name}: {file} holds {text.count(search)} times, expected once:\n"
                  f"  {search}\nAdapt the mutant in fuzz/mutants.py to what the file says now.")
+    return text.replace(search, replace)
+
+
+def fit(root):
+    for mutant in MUTANTS + MUTANTS_OF_STATES:
+        mutate(mutant, pathlib.Path(root) / mutant[1])
+
+
+def write(name, source, out):
+    text = mutate(find(name), source)
     pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
-    pathlib.Path(out).write_text(text.replace(search, replace), encoding="utf-8")
+    pathlib.Path(out).write_text(text, encoding="utf-8")
 
 
 def check(name, program):
@@ -217,6 +229,8 @@ def main(arguments):
     if arguments == ["list"]:
         for name, file, _, _ in MUTANTS + MUTANTS_OF_STATES:
             print(f"{name};{file}")
+    elif len(arguments) == 2 and arguments[0] == "fit":
+        fit(arguments[1])
     elif len(arguments) == 4 and arguments[0] == "write":
         write(*arguments[1:])
     elif len(arguments) == 3 and arguments[0] == "check":
