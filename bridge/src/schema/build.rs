@@ -353,8 +353,9 @@ impl<'a> Builder<'a, '_> {
             match &found.values {
                 Some(values) => {
                     for value in values {
-                        if let (Json::String(name), true) =
-                            (value, self.schemas.keeps_all(value, &found.schemas)?)
+                        let Json::String(name) = value else { continue };
+                        if self.schemas.has_type(value, found)
+                            && self.schemas.keeps_all(value, &found.schemas)?
                         {
                             options.push(spellings(name));
                         }

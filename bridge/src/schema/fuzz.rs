@@ -178,9 +178,10 @@ fn is_valid(root: &Value, schema: &Value, value: &Value, depth: usize) -> Option
             "multipleOf" => value.as_f64().is_none_or(|number| number % bound == 0.0),
             "minLength" => chars.is_none_or(|chars| chars >= size),
             "maxLength" => chars.is_none_or(|chars| chars <= size),
-            "pattern" => {
-                value.as_str().is_none_or(|text| pattern(json.as_str().unwrap_or_default(), text))
-            }
+            "pattern" => match value.as_str() {
+                Some(text) => pattern(json.as_str().unwrap_or_default(), text)?,
+                None => true,
+            },
             "minItems" => value.as_array().is_none_or(|items| items.len() >= size),
             "maxItems" => value.as_array().is_none_or(|items| items.len() <= size),
             "minProperties" => value.as_object().is_none_or(|all| all.len() >= size),
@@ -209,7 +210,7 @@ fn is_valid(root: &Value, schema: &Value, value: &Value, depth: usize) -> Option
                         .into_iter()
                         .flatten()
                     {
-                        if pattern(key, name) {
+                        if pattern(key, name)? {
                             told.push(one);
                         }
                     }
@@ -271,8 +272,9 @@ impl<'a> OrValid<'a> for Option<&'a Value> {
     }
 }
 
-fn pattern(source: &str, text: &str) -> bool {
-    PATTERNS.iter().any(|(known, matches)| *known == source && matches(text))
+/// None: of a pattern that a damaged text has.
+fn pattern(source: &str, text: &str) -> Option<bool> {
+    PATTERNS.iter().find(|(known, _)| *known == source).map(|(_, matches)| matches(text))
 }
 
 fn same(a: &Value, b: &Value) -> bool {

@@ -253,6 +253,17 @@ fn what_says_nothing_is_ignored() {
         &[r#"{"xb":1,"xc":2}"#],
         &[r#"{"a":1}"#, r#"{"c":1}"#],
     );
+    // A name is a text: what else is listed beside it, or asked for, none can be.
+    check(
+        r#"{"type": "object", "propertyNames": {"enum": ["a", 2], "type": "number"}}"#,
+        &["{}"],
+        &[r#"{"a":1}"#, r#"{"2":1}"#],
+    );
+    check(
+        r#"{"type": "object", "propertyNames": {"enum": ["a", "b"], "oneOf": [{"type": "integer"}, {"const": "b"}]}}"#,
+        &["{}", r#"{"b":1}"#],
+        &[r#"{"a":1}"#],
+    );
 }
 
 #[test]
