@@ -184,10 +184,11 @@ MUTANTS_OF_STATES = [
     ("state_saved", "src/kv/kv_tree_states.cpp",
      "(p - begin)]});", "(std::max<std::int64_t>(p - begin - 1, 0))]});"),
 ]
+ALL_MUTANTS = MUTANTS + MUTANTS_OF_STATES
 
 
 def find(name):
-    for mutant in MUTANTS + MUTANTS_OF_STATES:
+    for mutant in ALL_MUTANTS:
         if mutant[0] == name:
             return mutant
     sys.exit(f"mutants: no mutant is called {name}")
@@ -203,7 +204,7 @@ def mutate(mutant, source):
 
 
 def fit(root):
-    for mutant in MUTANTS + MUTANTS_OF_STATES:
+    for mutant in ALL_MUTANTS:
         mutate(mutant, pathlib.Path(root) / mutant[1])
 
 
@@ -227,7 +228,7 @@ def check(name, program):
 
 def main(arguments):
     if arguments == ["list"]:
-        for name, file, _, _ in MUTANTS + MUTANTS_OF_STATES:
+        for name, file, _, _ in ALL_MUTANTS:
             print(f"{name};{file}")
     elif len(arguments) == 2 and arguments[0] == "fit":
         fit(arguments[1])

@@ -86,9 +86,7 @@ impl<'a> Builder<'a, '_> {
         symbol: SymIdx,
     ) -> Result<()> {
         for value in values {
-            if !self.schemas.has_type(value, found)
-                || !self.schemas.keeps_all(value, &found.schemas)?
-            {
+            if !self.schemas.admits(found, value, 0)? {
                 continue;
             }
             match scalar(value)? {
@@ -354,9 +352,7 @@ impl<'a> Builder<'a, '_> {
                 Some(values) => {
                     for value in values {
                         let Json::String(name) = value else { continue };
-                        if self.schemas.has_type(value, found)
-                            && self.schemas.keeps_all(value, &found.schemas)?
-                        {
+                        if self.schemas.admits(found, value, 0)? {
                             options.push(spellings(name));
                         }
                     }

@@ -292,7 +292,7 @@ impl<'a> Expander<'a> {
         self.step(1)?;
         if let Some(values) = &found.values {
             for value in values {
-                if self.has_type(value, found) && self.keeps_all(value, &found.schemas)? {
+                if self.admits(found, value, 0)? {
                     return Ok(false);
                 }
             }

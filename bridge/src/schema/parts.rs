@@ -264,10 +264,13 @@ impl<'a> Expander<'a> {
 
     // ---- single values ----
 
-    /// Whether a value keeps the local keywords of schemas.
-    pub fn keeps_all(&self, value: &Json, schemas: &[Id]) -> Result<bool> {
-        for &id in schemas {
-            if !self.keeps(value, id, 0)? {
+    /// Whether a value is of an alternative's types and keeps the local keywords of its schemas.
+    pub fn admits(&self, found: &Alternative, value: &Json, depth: usize) -> Result<bool> {
+        if !self.has_type(value, found) {
+            return Ok(false);
+        }
+        for &id in &found.schemas {
+            if !self.keeps(value, id, depth)? {
                 return Ok(false);
             }
         }
@@ -285,14 +288,8 @@ impl<'a> Expander<'a> {
                 .values
                 .as_ref()
                 .is_none_or(|values| values.iter().any(|listed| listed.equals(value)));
-            if is_listed && self.has_type(value, found) {
-                let mut keeps = true;
-                for &id in &found.schemas {
-                    keeps = keeps && self.keeps(value, id, depth + 1)?;
-                }
-                if keeps {
-                    return Ok(true);
-                }
+            if is_listed && self.admits(found, value, depth + 1)? {
+                return Ok(true);
             }
         }
         Ok(false)

@@ -116,8 +116,6 @@ constexpr few_rows::Kernels kOfFew{.outputs = kFewOutputs,
                                    .value_bytes = 1,
                                    .batch = batch_of};
 constexpr few_rows::Kernels kOfPairs{.outputs = kPairOutputs,
-                                     .sharing_rows = 0,
-                                     .most_sharing = 0,
                                      .band_rows = kFewRows,
                                      .units = 2,
                                      .value_bytes = 1,
@@ -141,12 +139,7 @@ constexpr few_rows::Kernels kOfDiagonal{
         },
 };
 few_rows::Kernels of_many(std::span<const int> outputs) {
-  return {.outputs = outputs,
-          .sharing_rows = 0,
-          .most_sharing = 0,
-          .band_rows = 2 * kFewRows,
-          .value_bytes = 1,
-          .batch = batch_of};
+  return {.outputs = outputs, .band_rows = 2 * kFewRows, .value_bytes = 1, .batch = batch_of};
 }
 
 /// Whether scales of squares are as the wide kernel reads them.

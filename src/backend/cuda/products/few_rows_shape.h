@@ -25,8 +25,8 @@ void allow_memory(const Kernel (&kernels)[kCount]) {
 struct Kernels {
   std::span<const int> outputs;  // ascending
   // Up to so many rows two blocks share a multiprocessor, as measured on an H200,
-  int sharing_rows;
-  int most_sharing;                     // and a unit has so many outputs.
+  int sharing_rows = 0;
+  int most_sharing = 0;                 // and a unit has so many outputs.
   std::int64_t band_rows = kGroupRows;  // that they multiply at once
   int units = 1;                        // that a block works on at once
   std::int64_t value_bytes = 2;         // of weights and x
