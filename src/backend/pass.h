@@ -52,6 +52,7 @@ struct PassSizes {
   std::int64_t widest = 0;     // columns of a weight
   std::int64_t tallest = 0;    // rows of a weight
   std::int64_t positions = 0;  // of the longest context
+  std::int64_t recurrent = 0;  // columns of what goes into a recurrent layer and what comes out
   std::int64_t max_rows = 0;
 };
 

@@ -296,6 +296,7 @@ PassSizes Decoder::pass_sizes(std::int64_t positions) const {
   if (const auto recurrent = c.recurrent_sizes()) {
     sizes.widest = std::max(sizes.widest, recurrent->out_columns);
     sizes.tallest = std::max(sizes.tallest, recurrent->in_columns);
+    sizes.recurrent = recurrent->in_columns + recurrent->out_columns;
   }
   sizes.positions = positions;
   sizes.max_rows = max_rows_;

@@ -114,13 +114,30 @@ bool RecurrencePlanner::add_next(KvTree& tree, const Tip& tip, const NextSlot& s
   return runs_.back().journals.front() != PathStates::kNone;
 }
 
+/// Whether a run goes on from the last row of the one before it, in its chunk: a draft behind the
+/// token that it was drafted for.
+bool RecurrencePlanner::goes_on(const Run& run, const RecurrencePlan& plan) {
+  if (plan.runs.empty() || run.start.known.empty()) return false;
+  const RecurrencePlan::Run& before = plan.runs.back();
+  return before.row_begin < before.row_end && before.row_end == run.row &&
+         std::ssize(run.start.known) < kChunkTokens &&
+         plan.journals[static_cast<std::size_t>(run.row - 1)] == run.start.known.back();
+}
+
 void RecurrencePlanner::build(std::int64_t rows, RecurrencePlan& plan) const {
   plan.clear();
   plan.journals.assign(static_cast<std::size_t>(rows), PathStates::kNone);
   for (const Run& run : runs_) {
+    std::ranges::copy(run.journals, plan.journals.begin() + run.row);
+    const auto count = static_cast<std::int32_t>(run.journals.size());
+    if (goes_on(run, plan)) {
+      plan.runs.back().row_end += count;
+      plan.anchors.insert(plan.anchors.end(), run.anchors.begin(), run.anchors.end());
+      continue;
+    }
     RecurrencePlan::Run& out = plan.runs.emplace_back();
     out.row_begin = static_cast<std::int32_t>(run.row);
-    out.row_end = static_cast<std::int32_t>(run.row + std::ssize(run.journals));
+    out.row_end = out.row_begin + count;
     out.first_position = run.start.position;
     out.anchor = run.start.anchor;
     out.known = static_cast<std::int32_t>(run.start.known.size());
@@ -128,7 +145,6 @@ void RecurrencePlanner::build(std::int64_t rows, RecurrencePlan& plan) const {
     out.anchors_begin = static_cast<std::int32_t>(plan.anchors.size());
     plan.known.insert(plan.known.end(), run.start.known.begin(), run.start.known.end());
     plan.anchors.insert(plan.anchors.end(), run.anchors.begin(), run.anchors.end());
-    std::ranges::copy(run.journals, plan.journals.begin() + run.row);
   }
 }
 

@@ -51,6 +51,7 @@ class RecurrencePlanner {
                                           const StateStart& start);
   /// What a run goes on from is not let go in this step, nor before others where it forked.
   static void use(KvTree& tree, const Tip& owner, const StateStart& start);
+  static bool goes_on(const Run& run, const RecurrencePlan& plan);
 
   std::vector<Run> runs_;
   StateStart start_;

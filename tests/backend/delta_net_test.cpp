@@ -40,7 +40,11 @@ const std::vector<DeltaNetSizes> kShapes = {
     {1, 3, 33, 5, 16},
     {1, 1, 150, 40, 4},
     {2, 4, 128, 128, 4},
-    {1, 4, 128, 160, 4},  // of which rows alone have a kernel on a GPU
+    // A GPU has kernels for these of one row, and but for the last of many.
+    {1, 1, 128, 128, 4},
+    {1, 4, 128, 160, 4},
+    {2, 6, 128, 48, 4},
+    {1, 5, 128, 128, 4},
     // Channels decay by themselves.
     {1, 1, 16, 16, 4, true},
     {3, 3, 20, 28, 3, true},
@@ -79,6 +83,16 @@ TEST_P(DeltaNetOnPath, RowsKeepTheirBitsHoweverAPathIsCut) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 2);
     expect_same_bits_however_cut(net);
+  }
+}
+
+TEST_P(DeltaNetOnPath, LongRunsHaveTheBitsOfShortOnes) {
+  const auto device = backend(2);
+  for (const DeltaNetSizes& shape : kShapes) {
+    if (shape.key_dim != 128) continue;
+    SCOPED_TRACE(text_of(shape));
+    DeltaFixture net(*device, shape, 12);
+    expect_same_bits_however_cut(net, 330);
   }
 }
 

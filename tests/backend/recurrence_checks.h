@@ -13,9 +13,8 @@
 namespace dendrite::testing_support {
 
 template <class Fixture>
-void expect_same_bits_however_cut(Fixture& net) {
+void expect_same_bits_however_cut(Fixture& net, std::int64_t length = 70) {
   Random random(3);
-  const std::int64_t length = 70;
   const std::int64_t first = net.make_rows(length);
   std::vector<std::int64_t> rows(static_cast<std::size_t>(length));
   std::iota(rows.begin(), rows.end(), first);
@@ -27,7 +26,7 @@ void expect_same_bits_however_cut(Fixture& net) {
       // One by one with all states and with no more than must be; then cut anywhere, also into
       // runs of one call.
       const bool eager = round < 2 ? round == 0 : random.in(0, 1) == 0;
-      const std::int64_t most = round < 2 ? 1 : random.in(1, 2) == 1 ? 5 : 40;
+      const std::int64_t most = round < 2 ? 1 : random.in(1, 2) == 1 ? 5 : 4 * length / 7;
       const std::int64_t count = std::min(length - at, random.in(1, most));
       net.add(branch, first + at, count, Fixture::Keep::kAll, eager);
       if (round < 4 || random.in(0, 2) == 0) net.run();

@@ -370,7 +370,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"qwen3_swa", "bf16"}, Case{"mistral_swa", "f32"},
                       Case{"llama_f16", "f16"}, Case{"qwen3_swa", "bf16_fp8"},
                       Case{"qwen3_5", "f32"}, Case{"qwen3_5_text", "bf16"},
-                      Case{"qwen3_moe", "bf16"}, Case{"qwen3_5_moe", "bf16"},
+                      Case{"qwen3_5_heads", "bf16"}, Case{"qwen3_moe", "bf16"},
+                      Case{"qwen3_5_moe", "bf16"},
                       // Norms around parts and caps; two kinds of RoPE; sinks;
                       // queries that grow; one latent a token.
                       Case{"gemma2", "bf16"}, Case{"gemma3_text", "f32"}, Case{"gpt_oss", "bf16"},

@@ -276,8 +276,8 @@ TEST_P(RecurrentLayers, RefuseWhatTheyCannotDo) {
 // Delta networks; short convolutions, of which an anchor is less than the journals of a chunk;
 // Mamba-2; Kimi Delta Attention beside attention through a latent.
 INSTANTIATE_TEST_SUITE_P(Models, RecurrentLayers,
-                         ::testing::Values("qwen3_5", "lfm2", "lfm3", "granitemoehybrid",
-                                           "nemotron_h", "kimi_linear"),
+                         ::testing::Values("qwen3_5", "qwen3_5_heads", "lfm2", "lfm3",
+                                           "granitemoehybrid", "nemotron_h", "kimi_linear"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

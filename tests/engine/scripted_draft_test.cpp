@@ -135,8 +135,8 @@ class ScriptedDraftTest : public ::testing::TestWithParam<const char*> {
 
 INSTANTIATE_TEST_SUITE_P(Devices, ScriptedDraftTest,
                          ::testing::Values("qwen3 ", "qwen3 sampling", "qwen3_5 ",
-                                           "qwen3_5 sampling", "lfm2 ", "nemotron_h ",
-                                           "kimi_linear "));
+                                           "qwen3_5 sampling", "qwen3_5_heads sampling", "lfm2 ",
+                                           "nemotron_h ", "kimi_linear "));
 
 TEST_P(ScriptedDraftTest, RightOnesGiveAStepOneTokenMoreThanTheyHave) {
   constexpr std::int64_t kTokens = 60;

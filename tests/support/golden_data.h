@@ -27,7 +27,14 @@ inline std::filesystem::path model_data() {
 inline std::filesystem::path model_path(const std::string& name) {
   const std::filesystem::path beside = model_data() / name;
   if (std::filesystem::exists(beside / "config.json")) return beside;
+  const std::filesystem::path shape = std::filesystem::path(DENDRITE_TEST_DATA) / "shapes" / name;
+  if (std::filesystem::exists(shape / "config.json")) return shape;
   return std::filesystem::path(DENDRITE_MODELS_DIR) / name;
+}
+/// Whether a model is a shape of tests/data/shapes alone, with sizes of published models, too large
+/// for weights in files: they are random.
+inline bool is_shape(const std::string& name) {
+  return model_path(name).parent_path().filename() == "shapes";
 }
 
 /// Whether a model has experts, which a GPU computes in bf16 alone.

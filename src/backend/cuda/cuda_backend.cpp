@@ -353,7 +353,7 @@ class CudaBackend final : public Backend {
   Passes passes_;
   Attention attention_{device_, staging_, passes_};
   RopeStaging rope_{staging_};
-  Recurrence recurrence_{device_, staging_, passes_};
+  Recurrence recurrence_{device_, staging_, passes_, kPaddedSizes.back()};
   Mixtures mixtures_{device_, passes_};
   // CUDA then waits for every kernel, and an op that failed is told by name, which a graph can't
   // do.

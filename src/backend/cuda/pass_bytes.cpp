@@ -27,8 +27,12 @@ std::int64_t pass_bytes(const PassSizes& sizes, bool tensor_cores) {
   const std::int64_t kept_logits = 64 * sizes.vocab * 4;  // Readout::kept_tensor
   // Kernels are loaded when they are first launched, cuBLASLt's too; arrays of passes.
   constexpr std::int64_t kDriverBytes = std::int64_t{384} << 20;
+  // What lies between kernels of a recurrent layer, no more than that; scratch grows by half as
+  // much.
+  const std::int64_t recurrent = sizes.max_rows * sizes.recurrent * 4;
   const std::int64_t angles = sizes.positions * sizes.head_dim * 4;  // of moves, once they are used
-  return angles + states + states / 2 + check + graphs + kept_logits + kDriverBytes;
+  return angles + states + states / 2 + recurrent + recurrent / 2 + check + graphs + kept_logits +
+         kDriverBytes;
 }
 
 }  // namespace dendrite::cuda

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/cuda/recurrence/run_places.h"
@@ -27,15 +28,26 @@ struct DeltaNetArguments : RunPlaces {
   bool out_bf16 = false;
   float* values = nullptr;  // scratch [rows, value_heads * value_dim]: what comes out of the state
   bool one_row = false;     // no run has more
+  // By pieces: each one's run, and scratch of delta_net_piece_bytes() each. 0: not so.
+  std::int32_t piece_count = 0;
+  const std::int32_t* piece_runs = nullptr;
+  std::byte* pieces = nullptr;
 };
 
 /// Shared memory that a thread block takes.
 std::int64_t delta_net_shared_bytes(const DeltaNetArguments& args);
-/// Of the runs of one level: `values`. The second one where it fits: runs of one row, and heads of
-/// 128 key dims and some value dims, which decay as a whole.
+/// Of the runs of one level: `values`. By pieces where there are some, by a kernel for runs of one
+/// row where that fits; both of heads of 128 key dims and some value dims, which decay as a whole.
 void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
 void launch_delta_net_row(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
 bool fits_delta_net_row(const DeltaNetArguments& args);
+/// What of pieces needs no state, then the states along runs.
+void launch_delta_net_pieces(const DeltaNetArguments& args, std::int32_t level,
+                             cudaStream_t stream);
+void launch_delta_net_scan(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
+bool fits_delta_net_pieces(const DeltaNetArguments& args);
+std::int64_t delta_net_piece_bytes(const DeltaNetArguments& args);
+std::int64_t delta_net_scan_shared_bytes(const DeltaNetArguments& args);
 
 /// `out` of all rows of the plan, from `values`.
 void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cudaStream_t stream);

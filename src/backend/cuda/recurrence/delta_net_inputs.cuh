@@ -31,11 +31,7 @@ class RunInputs {
 
   /// What is convolved, `row` rows after the run's first one; before it where that is negative.
   __device__ float convolved(int row, int channel) const {
-    if (row >= 0) return a_.in[(run_.row_begin + row) * a_.in_stride + channel];
-    const int place = run_.known + row;
-    if (place >= 0) return journal(s_.known[place])[convolved_at() + channel];
-    if (run_.anchor < 0) return 0.0f;
-    return anchor(run_.anchor)[state_values() + (a_.taps - 1 + place) * channels_ + channel];
+    return load(convolved_row(a_, run_, s_.known, row), channel);
   }
 
   /// What comes out of the convolution of one channel, of `count` rows from `first` on. TAPS: how

@@ -191,18 +191,8 @@ class RowWalk {
     __syncthreads();
   }
 
-  /// What is convolved: the channels of the run's row (0) or one before it. Null: zeros. Where
-  /// loads stood behind branches each would wait for the one before.
   __device__ const float* convolved(int row) const {
-    if (row >= 0) return a_.in + (run_.row_begin + row) * a_.in_stride;
-    const int place = run_.known + row;
-    const float* const kept = journal(s_.known[max(place, 0)]) + convolved_at();
-    const float* const before =
-        anchor(run_.anchor) + state_values() + (kTaps - 1 + place) * channels_;
-    return place >= 0 ? kept : run_.anchor >= 0 ? before : nullptr;
-  }
-  static __device__ float load(const float* row, int channel) {
-    return row != nullptr ? row[channel] : 0.0f;
+    return convolved_row(a_, run_, s_.known, row);
   }
 
   /// A channel of the row.

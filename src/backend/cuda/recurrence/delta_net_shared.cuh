@@ -28,6 +28,34 @@ __device__ inline float softplus(float x) {
   return x > 20.0f ? x : log1pf(expf(x));
 }
 
+__device__ inline void load_four(const float* from, float* to) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  to[0] = four.x;
+  to[1] = four.y;
+  to[2] = four.z;
+  to[3] = four.w;
+}
+
+/// What is convolved, all channels: of a run's row, or of one before it (negative), which the
+/// journals `known` have, or the anchor. Null: zeros. Where loads stood behind branches each would
+/// wait for the one before.
+__device__ inline const float* convolved_row(const DeltaNetArguments& a,
+                                             const RecurrencePlan::Run& run,
+                                             const std::int32_t* known, int row) {
+  if (row >= 0) return a.in + (run.row_begin + row) * a.in_stride;
+  const int keys = a.key_heads * a.key_dim;
+  const int values = a.value_heads * a.value_dim;
+  const int place = run.known + row;
+  const std::int32_t slot = place >= 0 ? known[place] : 0;
+  const float* const kept = a.journals + slot * a.journal_stride + keys + values + a.decay_columns;
+  const float* const before = a.anchors + run.anchor * a.anchor_stride + values * a.key_dim +
+                              (a.taps - 1 + place) * (2 * keys + values);
+  return place >= 0 ? kept : run.anchor >= 0 ? before : nullptr;
+}
+__device__ inline float load(const float* row, int channel) {
+  return row != nullptr ? row[channel] : 0.0f;
+}
+
 /// A block's shared memory.
 struct Shared {
   float* state;    // [key_dim][kStride], of the block's columns

@@ -18,8 +18,13 @@ namespace dendrite::cuda {
 /// Recurrent layers: the plan of a pass, in the order in which a GPU may go over it, and their ops.
 class Recurrence {
  public:
-  Recurrence(Device& device, Staging& staging, Passes& passes)
-      : device_(device), staging_(staging), values_(device, passes) {}
+  /// recordable_rows: of the longest pass that may be recorded.
+  Recurrence(Device& device, Staging& staging, Passes& passes, std::int64_t recordable_rows)
+      : device_(device),
+        staging_(staging),
+        recordable_rows_(recordable_rows),
+        values_(device, passes),
+        pieces_(device, passes) {}
 
   /// A pass, while it lives: its plan is put in order once.
   class Pass {
@@ -56,11 +61,13 @@ class Recurrence {
     const std::int32_t* journals;
     const std::int32_t* known;
     const std::int32_t* anchors;
+    const std::int32_t* piece_runs;
   };
   template <typename Stages>
   Staged stage(Stages& stages) const {
     return {stages.stage(std::span(runs_)), stages.stage(std::span(journals_)),
-            stages.stage(std::span(known_)), stages.stage(std::span(anchors_))};
+            stages.stage(std::span(known_)), stages.stage(std::span(anchors_)),
+            stages.stage(std::span(piece_runs_))};
   }
   /// Of all kinds' launches: where the layer keeps states, and the runs.
   RunPlaces places(const StateStore& states, std::int64_t layer, const Staged& staged) const;
@@ -72,15 +79,22 @@ class Recurrence {
   void check_shared(const char* op, std::int64_t bytes, const std::string& heads) const;
   void level(const RecurrencePlan& plan);
   void grow_values(std::int64_t size_bytes);
+  /// Of runs of so many rows together: one ends and begins anywhere in a chunk.
+  std::int64_t most_pieces(std::int64_t rows) const { return rows / kChunkTokens + 2 * runs(); }
+  /// Runs that are long enough go by pieces. (What a recording holds fixed decides.)
+  void cut(DeltaNetArguments& launch, std::int64_t rows);
 
   Device& device_;
   Staging& staging_;
+  const std::int64_t recordable_rows_;
   Scratch values_;
+  Scratch pieces_;
   // Of the last plan; each array is somewhere, also where it is empty.
   std::vector<LeveledRun> runs_;  // then such of no level, up to a power of two
   std::vector<std::int32_t> journals_;
   std::vector<std::int32_t> known_;
   std::vector<std::int32_t> anchors_;
+  std::vector<std::int32_t> piece_runs_;  // each piece's run, then -1
   std::int32_t levels_ = 0;
   bool has_one_row_ = false;                 // each run, at most
   const RecurrencePlan* of_pass_ = nullptr;  // that `runs_` are of

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/recurrence/delta_net.h"
+#include "backend/cuda/recurrence/delta_net_shared.cuh"
+
+// A run of a gated delta network, cut where chunks end: its pieces, and what is known of a piece
+// without the state before it. One kernel computes that of all pieces at once, a second one goes
+// over the states.
+namespace dendrite::cuda {
+
+inline constexpr int kPieceKeyDim = 128;
+inline constexpr int kPieceTaps = 4;
+inline constexpr int kMostPieceHeads = 4;  // of a key head
+
+/// Of a value head; [kRows] by place in the chunk.
+struct PieceHead {
+  float on_keys[kRows][kRows];     // [j][t]: the key of t on that of j before it, decayed
+  float on_queries[kRows][kRows];  // [t][j]: the query of t on keys up to its own, decayed
+  float left[kRows];               // of the state before the chunk, behind the place
+  float writing[kRows];            // how much is written
+  float behind[kRows];             // what is left of it behind the chunk
+};
+
+/// Of a piece and a key head. Its value heads follow.
+struct PieceRecord {
+  float keys[kPieceKeyDim][kRows];  // by place; zeros where there is none
+  float queries[kPieceKeyDim][kRows];
+  std::int32_t journals[kRows];     // where a place's goes, or -1: also where it was known before
+  float all_left[kMostPieceHeads];  // by value head: of the state before, behind the chunk
+  std::int32_t anchor;              // where the state behind it goes, or -1
+  std::int32_t unused[3];
+
+  __device__ PieceHead* heads() { return reinterpret_cast<PieceHead*>(this + 1); }
+  __device__ const PieceHead* heads() const { return reinterpret_cast<const PieceHead*>(this + 1); }
+};
+
+__host__ __device__ constexpr std::int64_t piece_bytes(int heads_of_key) {
+  return static_cast<std::int64_t>(sizeof(PieceRecord)) +
+         heads_of_key * static_cast<std::int64_t>(sizeof(PieceHead));
+}
+
+/// Where a piece of a run lies: its rows are at places [place, place + count) of their chunk.
+struct Piece {
+  int first;  // row of the run
+  int place;
+  int count;
+
+  __device__ Piece(const RecurrencePlan::Run& run, int index)
+      : first(index == 0 ? 0 : index * kRows - run.known),
+        place(index == 0 ? run.known : 0),
+        count(min(kRows - place, run.row_end - run.row_begin - first)) {}
+  __device__ bool has(int at) const { return at >= place && at < place + count; }
+  __device__ bool ends_chunk() const { return place + count == kRows; }
+};
+
+}  // namespace dendrite::cuda
