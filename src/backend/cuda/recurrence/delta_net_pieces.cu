@@ -3,6 +3,7 @@
 // block has a key head of one, or some channels of its values.
 // Floor: what goes in is read once, values and records are written once.
 #include "backend/cuda/base/launch.cuh"
+#include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/recurrence/delta_net.h"
 #include "backend/cuda/recurrence/delta_net_pieces.cuh"
@@ -18,22 +19,30 @@ constexpr int kDotThreads = 2 * kHalf * kHalf;  // keys or queries, two rows on 
 constexpr int kBefore = kPieceTaps - 1;         // rows that the first one's convolution reads
 constexpr int kKeyRow = kPieceKeyDim + 4;       // rows begin in other banks
 
-/// A piece as a thread block sees it.
+/// Of a piece, in shared memory.
+struct Found {
+  float rows[kBefore + kRows][kPieceThreads];  // what is convolved, a column a thread
+  std::int32_t known[kRows];                   // slots of journals, by place
+  std::int32_t journals[kRows];                // where a row's goes, or -1
+  std::int32_t anchor;                         // where the state behind the piece goes, or -1
+};
+
+/// A piece as a thread block sees it. Slots are read first, all at once, then all that they lead
+/// to: in short passes a read takes longer than all else.
 class OfPiece {
  public:
-  __device__ OfPiece(const DeltaNetArguments& args, const LeveledRun& of, int piece)
+  __device__ OfPiece(const DeltaNetArguments& args, const LeveledRun& of, int piece, Found& found)
       : a_(args),
         run_(of.run),
         index_(piece - of.first_piece),
         piece_(run_, index_),
+        found_(found),
         thread_(static_cast<int>(threadIdx.x)),
         keys_(args.key_heads * kPieceKeyDim) {}
 
  protected:
   __device__ float* journal(int slot) const { return a_.journals + slot * a_.journal_stride; }
-  __device__ const float* known(int place) const {
-    return journal(a_.known[run_.known_begin + place]);
-  }
+  __device__ const float* known(int place) const { return journal(found_.known[place]); }
   __device__ int value_columns() const { return a_.value_heads * a_.value_dim; }
   // Where the parts of a journal begin.
   __device__ int decayed_at() const { return keys_ + value_columns(); }
@@ -42,55 +51,69 @@ class OfPiece {
   __device__ const float* first_row() const {
     return a_.in + (run_.row_begin + piece_.first) * a_.in_stride;
   }
-  /// A channel of the piece's rows, and of those before it.
-  __device__ void load_rows(int channel, float (&to)[kBefore + kRows]) const {
-#pragma unroll
-    for (int back = kBefore; back > 0; --back) {
-      to[kBefore - back] =
-          load(convolved_row(a_, run_, a_.known + run_.known_begin, piece_.first - back), channel);
+  __device__ void find() const {
+    const int of = thread_ % 32;
+    if (thread_ < 32 && of < run_.known) {
+      found_.known[of] = a_.known[run_.known_begin + of];
+    } else if (thread_ / 32 == 1 && of < piece_.count) {
+      found_.journals[of] = a_.row_journals[run_.row_begin + piece_.first + of];
+    } else if (thread_ == 64) {
+      found_.anchor = piece_.ends_chunk() ? a_.new_anchors[run_.anchors_begin + index_] : -1;
     }
-    const float* const rows = first_row() + channel;
-#pragma unroll
-    for (int t = 0; t < kRows; ++t) {
-      to[kBefore + t] = t < piece_.count ? rows[t * a_.in_stride] : 0.0f;
-    }
-  }
-  /// The convolution of row t of them.
-  __device__ static float convolved(const float (&weights)[kPieceTaps],
-                                    const float (&in)[kBefore + kRows], int t) {
-    float sum = 0;
-#pragma unroll
-    for (int tap = 0; tap < kPieceTaps; ++tap) sum = fmaf(weights[tap], in[t + tap], sum);
-    return silu(sum);
+    __syncthreads();
   }
 
-  /// Calls put(t, journal) of each row that has one; by whole warps.
-  template <typename Put>
-  __device__ void each_journal(const Put& put) const {
-    const int lane = thread_ % 32;
-    const int mine =
-        lane < piece_.count ? a_.row_journals[run_.row_begin + piece_.first + lane] : -1;
-    const unsigned kept = __ballot_sync(0xffffffffu, mine >= 0);
+  /// The thread's channel of the piece's rows, and of those before it: begins to load it.
+  __device__ void load_rows(int channel) const {
 #pragma unroll
-    for (int t = 0; t < kRows; ++t) {
-      if ((kept >> t & 1) != 0) put(t, journal(__shfl_sync(0xffffffffu, mine, t)));
+    for (int i = 0; i < kBefore; ++i) {
+      const float* const row = convolved_row(a_, run_, found_.known, piece_.first - kBefore + i);
+      if (row != nullptr) {
+        copy_async(&found_.rows[i][thread_], row + channel);
+      } else {
+        found_.rows[i][thread_] = 0;
+      }
+    }
+    const float* from = first_row() + channel;
+#pragma unroll 4
+    for (int t = 0; t < piece_.count; ++t, from += a_.in_stride) {
+      copy_async(&found_.rows[kBefore + t][thread_], from);
     }
   }
-  /// Where the state behind the piece goes, or -1.
-  __device__ std::int32_t anchor_slot() const {
-    return piece_.ends_chunk() ? a_.new_anchors[run_.anchors_begin + index_] : -1;
+  /// Calls put(t, its convolution) for each row.
+  template <typename Put>
+  __device__ void convolve_rows(const float (&weights)[kPieceTaps], const Put& put) const {
+    float in[kPieceTaps];
+#pragma unroll
+    for (int i = 0; i < kBefore; ++i) in[i + 1] = found_.rows[i][thread_];
+#pragma unroll 4
+    for (int t = 0; t < piece_.count; ++t) {
+      float sum = 0;
+#pragma unroll
+      for (int tap = 0; tap < kPieceTaps; ++tap) {
+        in[tap] = tap < kBefore ? in[tap + 1] : found_.rows[kBefore + t][thread_];
+        sum = fmaf(weights[tap], in[tap], sum);
+      }
+      put(t, silu(sum));
+    }
+  }
+
+  /// Calls put(t, journal) of each row that has one.
+  template <typename Put>
+  __device__ void each_journal(const Put& put) const {
+#pragma unroll 1
+    for (int t = 0; t < piece_.count; ++t) {
+      if (found_.journals[t] >= 0) put(t, journal(found_.journals[t]));
+    }
   }
   /// An anchor keeps what was convolved last before it.
-  __device__ void store_tail(int channel, const float (&in)[kBefore + kRows]) const {
-    const std::int32_t slot = anchor_slot();
-    if (slot < 0) return;
-    float* const tail = a_.anchors + slot * a_.anchor_stride +
-                        static_cast<std::int64_t>(value_columns()) * kPieceKeyDim + channel;
-#pragma unroll
-    for (int t = 0; t <= kRows; ++t) {
-      if (t != piece_.count) continue;
-#pragma unroll
-      for (int i = 0; i < kBefore; ++i) tail[i * (2 * keys_ + value_columns())] = in[t + i];
+  __device__ void store_tail(int channel) const {
+    if (found_.anchor < 0) return;
+    float* tail = a_.anchors + found_.anchor * a_.anchor_stride +
+                  static_cast<std::int64_t>(value_columns()) * kPieceKeyDim + channel;
+#pragma unroll 1
+    for (int i = 0; i < kBefore; ++i, tail += 2 * keys_ + value_columns()) {
+      *tail = found_.rows[piece_.count + i][thread_];
     }
   }
 
@@ -98,6 +121,7 @@ class OfPiece {
   const RecurrencePlan::Run run_;
   const int index_;
   const Piece piece_;
+  Found& found_;
   const int thread_;
   const int keys_;
 };
@@ -108,24 +132,23 @@ class Values : public OfPiece {
   using OfPiece::OfPiece;
 
   __device__ void go(int block) const {
-    // (Behind the last one threads do as it does, since warps stay whole.)
-    const int value = min(block * kPieceThreads + thread_, value_columns() - 1);
+    find();
+    const int value = block * kPieceThreads + thread_;
+    if (value >= value_columns()) return wait_for_earlier();
     const int channel = 2 * keys_ + value;
     float weights[kPieceTaps];
     load_four(a_.conv + channel * kPieceTaps, weights);
     wait_for_earlier();
-    float in[kBefore + kRows];
-    load_rows(channel, in);
+    load_rows(channel);
+    commit_copies();
+    wait_copies<0>();
     const std::int64_t columns = value_columns();
     float* const out = a_.values + (run_.row_begin + piece_.first) * columns + value;
-#pragma unroll
-    for (int t = 0; t < kRows; ++t) {
-      if (t % 4 == 0 && t >= piece_.count) break;
-      const float mine = convolved(weights, in, t);
-      if (t < piece_.count) out[t * columns] = mine;
-    }
-    each_journal([&](int t, float* to) { to[convolved_at() + channel] = in[kBefore + t]; });
-    store_tail(channel, in);
+    convolve_rows(weights, [&](int t, float convolved) { out[t * columns] = convolved; });
+    each_journal([&](int t, float* to) {
+      to[convolved_at() + channel] = found_.rows[kBefore + t][thread_];
+    });
+    store_tail(channel);
   }
 };
 
@@ -141,8 +164,9 @@ struct Memory {
 /// A key head: a thread has a channel of its queries or keys.
 class Keys : public OfPiece {
  public:
-  __device__ Keys(const DeltaNetArguments& args, const LeveledRun& of, int piece, Memory& memory)
-      : OfPiece(args, of, piece),
+  __device__ Keys(const DeltaNetArguments& args, const LeveledRun& of, int piece, Found& found,
+                  Memory& memory)
+      : OfPiece(args, of, piece, found),
         s_(memory),
         key_head_(static_cast<int>(blockIdx.x)),
         heads_(args.value_heads / args.key_heads),
@@ -152,12 +176,14 @@ class Keys : public OfPiece {
             args.pieces + (piece * static_cast<std::int64_t>(args.key_heads) + key_head_) *
                               piece_bytes(heads_))) {}
 
-  __device__ void go() {
+  __device__ void go() const {
     float weights[kPieceTaps];
     load_four(a_.conv + channel_ * kPieceTaps, weights);
     Gates mine = gates_of_head();
+    find();
     wait_for_earlier();
     load_gates(mine);
+    load_keys();
     convolve(weights);
     gates(mine);
     __syncthreads();
@@ -209,19 +235,27 @@ class Keys : public OfPiece {
   }
 
   __device__ bool is_key() const { return thread_ >= kPieceKeyDim; }
-  __device__ void convolve(const float (&weights)[kPieceTaps]) {
-    load_rows(channel_, in_);
-    float* const to = &(is_key() ? s_.keys : s_.queries)[0][thread_ % kPieceKeyDim];
-#pragma unroll
-    for (int t = 0; t < kRows; ++t) {
-      if (t % 4 == 0 && t >= piece_.count) break;
-      const float mine = convolved(weights, in_, t);
-      if (t < piece_.count) to[(piece_.place + t) * kKeyRow] = mine;
+  __device__ float* vector_at(int place) const {
+    return &(is_key() ? s_.keys : s_.queries)[place][thread_ % kPieceKeyDim];
+  }
+  /// What is convolved; keys that are known, and zeros where there are none.
+  __device__ void load_keys() const {
+    load_rows(channel_);
+#pragma unroll 1
+    for (int place = 0; place < kRows; ++place) {
+      if (piece_.has(place)) continue;
+      if (is_key() && place < piece_.place) {
+        copy_async(vector_at(place), known(place) + channel_ - keys_);
+      } else {
+        *vector_at(place) = 0;
+      }
     }
-    for (int place = 0; place < piece_.place; ++place) {
-      to[place * kKeyRow] = is_key() ? known(place)[channel_ - keys_] : 0.0f;
-    }
-    for (int place = piece_.place + piece_.count; place < kRows; ++place) to[place * kKeyRow] = 0;
+    commit_copies();
+    wait_copies<0>();
+  }
+  __device__ void convolve(const float (&weights)[kPieceTaps]) const {
+    float* const to = vector_at(piece_.place);
+    convolve_rows(weights, [to](int t, float convolved) { to[t * kKeyRow] = convolved; });
   }
 
   __device__ void sum_decays() const {
@@ -290,7 +324,7 @@ class Keys : public OfPiece {
     const float* const mine = (of_keys ? s_.keys : s_.queries)[t];
     const float* const others = s_.keys[j];
     float sums[2][2] = {};
-#pragma unroll 8
+#pragma unroll 4
     for (int i = 0; i < kPieceKeyDim; i += 4) {
       float vectors[2][4];
       float before[2][4];
@@ -328,14 +362,13 @@ class Keys : public OfPiece {
     }
     if (thread_ < kRows) {
       record_.journals[thread_] =
-          piece_.has(thread_)
-              ? a_.row_journals[run_.row_begin + piece_.first + thread_ - piece_.place]
-              : -1;
+          piece_.has(thread_) ? found_.journals[thread_ - piece_.place] : -1;
     }
-    if (thread_ == kRows) record_.anchor = anchor_slot();
+    if (thread_ == kRows) record_.anchor = found_.anchor;
     // (Neighbours write beside each other.)
     const int slow = thread_ / kRows;
     const int fast = thread_ % kRows;
+#pragma unroll 1
     for (int of = 0; of < heads_; ++of) {
       PieceHead& head = record_.heads()[of];
       const float* const decayed = s_.decayed[of];
@@ -363,11 +396,11 @@ class Keys : public OfPiece {
   __device__ void store_journals() const {
     each_journal([&](int t, float* to) {
       const int place = piece_.place + t;
-      to[convolved_at() + channel_] = in_[kBefore + t];
+      to[convolved_at() + channel_] = found_.rows[kBefore + t][thread_];
       if (is_key()) to[channel_ - keys_] = s_.keys[place][thread_ - kPieceKeyDim];
       if (thread_ < heads_) to[decayed_at() + first_head() + thread_] = s_.decayed[thread_][place];
     });
-    store_tail(channel_, in_);
+    store_tail(channel_);
   }
 
   Memory& s_;
@@ -375,22 +408,22 @@ class Keys : public OfPiece {
   const int heads_;
   const int channel_;
   PieceRecord& record_;
-  float in_[kBefore + kRows];  // of the thread's channel
 };
 
 /// grid (key_heads, then of values, pieces)
 __global__ void __launch_bounds__(kPieceThreads, 4)
     pieces_kernel(const __grid_constant__ DeltaNetArguments args, std::int32_t level) {
   __shared__ Memory memory;
+  __shared__ Found found;
   const int piece = static_cast<int>(blockIdx.y);
   const int run = args.piece_runs[piece];
   let_next_begin();
   if (run < 0 || args.runs[run].level != level) return wait_for_earlier();
   const int block = static_cast<int>(blockIdx.x);
   if (block < args.key_heads) {
-    Keys(args, args.runs[run], piece, memory).go();
+    Keys(args, args.runs[run], piece, found, memory).go();
   } else {
-    Values(args, args.runs[run], piece).go(block - args.key_heads);
+    Values(args, args.runs[run], piece, found).go(block - args.key_heads);
   }
 }
 
