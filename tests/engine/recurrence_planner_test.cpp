@@ -126,6 +126,14 @@ class Recurrence {
     tree.check_invariants(all);
     return plan_.batch.rows();
   }
+  /// Rows of each run of the last step.
+  std::vector<int> runs() const {
+    std::vector<int> rows;
+    for (const RecurrencePlan::Run& run : plan_.batch.recurrence.runs) {
+      rows.push_back(run.row_end - run.row_begin);
+    }
+    return rows;
+  }
   void run_to_end(Tip& tip, std::int64_t rows = 1000) {
     for (int i = 0; tree.computed(tip) < tree.length(tip); ++i) {
       ASSERT_LT(i, 1000) << "no end";
@@ -239,6 +247,21 @@ TEST(RecurrencePlanner, GoesOnWithoutRowsTwice) {
   r.append(fork, 3);
   r.append(tip, 20);
   EXPECT_EQ(r.step({&fork, &tip}), 23);
+}
+
+TEST(RecurrencePlanner, ARunThatGoesOnInItsChunkIsOneWithTheRunBefore) {
+  for (const std::int64_t length : {40, 47}) {
+    Recurrence r({});
+    Tip& tip = r.prompt(length);
+    r.append(tip, 1);  // a token, and two drafts behind it
+    Tip& draft = r.keep(r.tree.fork(tip));
+    r.append(draft, 3);
+    Tip& beside = r.keep(r.tree.fork(tip));
+    r.append(beside, 2);
+    EXPECT_EQ(r.step({&tip, &draft, &beside}), 6);
+    const bool ends_chunk = (length + 1) % kChunkTokens == 0;
+    EXPECT_EQ(r.runs(), ends_chunk ? std::vector({1, 3, 2}) : std::vector({4, 2})) << length;
+  }
 }
 
 TEST(RecurrencePlanner, ManyForksReadOneAnchor) {
