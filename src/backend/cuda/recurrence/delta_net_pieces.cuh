@@ -33,7 +33,6 @@ struct PieceRecord {
   std::int32_t unused[3];
 
   __device__ PieceHead* heads() { return reinterpret_cast<PieceHead*>(this + 1); }
-  __device__ const PieceHead* heads() const { return reinterpret_cast<const PieceHead*>(this + 1); }
 };
 
 __host__ __device__ constexpr std::int64_t piece_bytes(int heads_of_key) {

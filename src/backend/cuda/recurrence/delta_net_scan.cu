@@ -359,7 +359,7 @@ class Scan {
         for (int c = 0; c < Of::kCount; ++c) out[c] = fmaf(on_queries[c / 4][j], writes[c], out[c]);
       }
     }
-    if (t < piece.place || t >= piece.place + piece.count) return;
+    if (!piece.has(t)) return;
     float* const to = values_of(piece, t - piece.place);
     const std::int32_t slot = stage.record.journals[t];
 #pragma unroll
