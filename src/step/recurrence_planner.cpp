@@ -128,22 +128,18 @@ void RecurrencePlanner::build(std::int64_t rows, RecurrencePlan& plan) const {
   plan.clear();
   plan.journals.assign(static_cast<std::size_t>(rows), PathStates::kNone);
   for (const Run& run : runs_) {
-    std::ranges::copy(run.journals, plan.journals.begin() + run.row);
-    const auto count = static_cast<std::int32_t>(run.journals.size());
-    if (goes_on(run, plan)) {
-      plan.runs.back().row_end += count;
-      plan.anchors.insert(plan.anchors.end(), run.anchors.begin(), run.anchors.end());
-      continue;
+    if (!goes_on(run, plan)) {
+      RecurrencePlan::Run& out = plan.runs.emplace_back();
+      out.row_begin = static_cast<std::int32_t>(run.row);
+      out.first_position = run.start.position;
+      out.anchor = run.start.anchor;
+      out.known = static_cast<std::int32_t>(run.start.known.size());
+      out.known_begin = static_cast<std::int32_t>(plan.known.size());
+      out.anchors_begin = static_cast<std::int32_t>(plan.anchors.size());
+      plan.known.insert(plan.known.end(), run.start.known.begin(), run.start.known.end());
     }
-    RecurrencePlan::Run& out = plan.runs.emplace_back();
-    out.row_begin = static_cast<std::int32_t>(run.row);
-    out.row_end = out.row_begin + count;
-    out.first_position = run.start.position;
-    out.anchor = run.start.anchor;
-    out.known = static_cast<std::int32_t>(run.start.known.size());
-    out.known_begin = static_cast<std::int32_t>(plan.known.size());
-    out.anchors_begin = static_cast<std::int32_t>(plan.anchors.size());
-    plan.known.insert(plan.known.end(), run.start.known.begin(), run.start.known.end());
+    plan.runs.back().row_end = static_cast<std::int32_t>(run.row + std::ssize(run.journals));
+    std::ranges::copy(run.journals, plan.journals.begin() + run.row);
     plan.anchors.insert(plan.anchors.end(), run.anchors.begin(), run.anchors.end());
   }
 }

@@ -40,7 +40,8 @@ const std::vector<DeltaNetSizes> kShapes = {
     {1, 3, 33, 5, 16},
     {1, 1, 150, 40, 4},
     {2, 4, 128, 128, 4},
-    // A GPU has kernels for these of one row, and but for the last of many.
+    // A GPU goes over these by pieces, but for the last; over rows alone of those with four value
+    // heads by a kernel of its own.
     {1, 1, 128, 128, 4},
     {1, 4, 128, 160, 4},
     {2, 6, 128, 48, 4},

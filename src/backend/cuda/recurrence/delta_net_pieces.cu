@@ -431,8 +431,8 @@ __global__ void __launch_bounds__(kPieceThreads, 4)
 
 bool fits_delta_net_pieces(const DeltaNetArguments& args) {
   return !args.by_channel && args.taps == kPieceTaps && args.key_dim == kPieceKeyDim &&
-         args.value_dim % 16 == 0 && args.value_heads / args.key_heads <= kMostPieceHeads &&
-         args.anchor_stride % 4 == 0;
+         args.value_dim % kHeadColumns == 0 &&
+         args.value_heads / args.key_heads <= kMostPieceHeads && args.anchor_stride % 4 == 0;
 }
 
 std::int64_t delta_net_piece_bytes(const DeltaNetArguments& args) {

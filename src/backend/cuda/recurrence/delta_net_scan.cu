@@ -19,9 +19,8 @@
 namespace dendrite::cuda {
 namespace {
 
-constexpr int kHeadColumns = 16;  // of a head and thread block
-constexpr int kTile = 8;          // rows of the state, or keys and queries, of a thread
-constexpr int kGroups = 8;        // of threads that share those
+constexpr int kTile = 8;    // rows of the state, or keys and queries, of a thread
+constexpr int kGroups = 8;  // of threads that share those
 
 /// A thread's columns among those of its block: fours and, where heads are odd, two.
 template <int kHeads>

@@ -81,7 +81,8 @@ class Recurrence {
   void grow_values(std::int64_t size_bytes);
   /// Of runs of so many rows together: one ends and begins anywhere in a chunk.
   std::int64_t most_pieces(std::int64_t rows) const { return rows / kChunkTokens + 2 * runs(); }
-  /// Runs that are long enough go by pieces. (What a recording holds fixed decides.)
+  /// By pieces, but for rows alone that have a kernel of their own. (What a recording holds fixed
+  /// decides.)
   void cut(DeltaNetArguments& launch, std::int64_t rows);
 
   Device& device_;
