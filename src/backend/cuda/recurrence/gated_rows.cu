@@ -12,32 +12,55 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 
-/// A warp has a row's head: normed, gated. grid (heads / kWarps, rows)
+/// A warp has a row's head: normed, gated. A lane has kOwn values, for which it asks at once; 0: as
+/// many as there are. grid (heads / kWarps, rows)
+template <int kOwn>
 __global__ void __launch_bounds__(kThreads)
     norm_kernel(const __grid_constant__ DeltaNetArguments a) {
   let_next_begin();
-  wait_for_earlier();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int head = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
-  if (head >= a.value_heads) return;
+  if (head >= a.value_heads) return wait_for_earlier();
   const std::int64_t row = blockIdx.y;
   const int columns = a.value_heads * a.value_dim;
   const float* values = a.values + row * columns + head * a.value_dim;
   const float* gates = a.in + row * a.in_stride + a.gates_at + head * a.value_dim;
+  constexpr int kHeld = kOwn > 0 ? kOwn : 1;
+  float held[3][kHeld];  // norm, values, gates
+  if constexpr (kOwn > 0) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) held[0][i] = a.norm[lane + 32 * i];
+  }
+  wait_for_earlier();
+  if constexpr (kOwn > 0) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      held[1][i] = values[lane + 32 * i];
+      held[2][i] = gates[lane + 32 * i];
+    }
+  }
+  const auto each = [&](const auto& fn) {
+    if constexpr (kOwn > 0) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) fn(lane + 32 * i, held[0][i], held[1][i], held[2][i]);
+    } else {
+      for (int v = lane; v < a.value_dim; v += 32) fn(v, a.norm[v], values[v], gates[v]);
+    }
+  };
   float sum = 0;
-  for (int v = lane; v < a.value_dim; v += 32) sum = fmaf(values[v], values[v], sum);
+  each([&](int, float, float value, float) { sum = fmaf(value, value, sum); });
   const float mean = warp_sum(sum) / static_cast<float>(a.value_dim);
   const float factor = 1.0f / sqrtf(mean + a.norm_eps);
   const std::int64_t at = row * a.out_ld + head * a.value_dim;
-  for (int v = lane; v < a.value_dim; v += 32) {
-    const float gate = a.by_channel ? sigmoid(gates[v]) : silu(gates[v]);
-    const float out = a.norm[v] * (values[v] * factor) * gate;
+  each([&](int v, float norm, float value, float gate) {
+    const float open = a.by_channel ? sigmoid(gate) : silu(gate);
+    const float out = norm * (value * factor) * open;
     if (a.out_bf16) {
       static_cast<bf16*>(a.out)[at + v] = narrow<bf16>(out);
     } else {
       static_cast<float*>(a.out)[at + v] = out;
     }
-  }
+  });
   if (!a.out_bf16 || head != a.value_heads - 1) return;
   for (std::int64_t i = columns + lane; i < a.out_ld; i += 32) {
     static_cast<bf16*>(a.out)[row * a.out_ld + i] = narrow<bf16>(0.0f);
@@ -78,7 +101,8 @@ constexpr unsigned kBlockColumns = 256;
 void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((args.value_heads + kWarps - 1) / kWarps),
                   static_cast<unsigned>(rows));
-  launch_early(norm_kernel, grid, kThreads, 0, stream, args);
+  const auto kernel = args.value_dim == 128 ? norm_kernel<4> : norm_kernel<0>;
+  launch_early(kernel, grid, kThreads, 0, stream, args);
 }
 
 void launch_gate(const GateArguments& args, cudaStream_t stream) {
