@@ -22,6 +22,7 @@ using testing_support::expect_equals_reference;
 using testing_support::expect_forks_equal_replays;
 using testing_support::expect_journals_become_the_state;
 using testing_support::expect_same_bits_however_cut;
+using testing_support::expect_trees_equal_replays;
 using testing_support::first_difference;
 using testing_support::kDeltaTolerance;
 using testing_support::kNan;
@@ -103,6 +104,15 @@ TEST_P(DeltaNetOnPath, ForksEqualTheirReplays) {
     SCOPED_TRACE(text_of(shape));
     DeltaFixture net(*device, shape, 4);
     expect_forks_equal_replays(net);
+  }
+}
+
+TEST_P(DeltaNetOnPath, TreesOfRowsEqualTheirReplays) {
+  const auto device = backend(2);
+  for (const DeltaNetSizes& shape : kShapes) {
+    SCOPED_TRACE(text_of(shape));
+    DeltaFixture net(*device, shape, 14);
+    expect_trees_equal_replays(net);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -60,6 +61,49 @@ void expect_forks_equal_replays(Fixture& net) {
   for (const RecurrentBranch& branch : branches) {
     EXPECT_EQ(first_difference(net.out_of(branch.rows), net.replayed(branch.rows)), -1)
         << branch.rows.size();
+  }
+}
+
+/// Trees of short runs in one call, of more rows than a GPU takes as one and over more chunks than
+/// one, behind a path that ends anywhere in its chunk.
+template <class Fixture>
+void expect_trees_equal_replays(Fixture& net) {
+  Random random(6);
+  for (int round = 0; round < 3; ++round) {
+    net.clear_states();
+    RecurrentBranch root;
+    const std::int64_t length = random.in(0, 33);
+    net.add(root, net.make_rows(length), length);
+    net.run();
+    std::vector<RecurrentBranch> branches(1, root);
+    const std::int64_t runs = round == 0 ? 6 : 70;
+    for (std::int64_t i = 0; i < runs; ++i) {
+      // The last one goes on, or a new one begins where any other ends.
+      const bool goes_on = random.in(0, 4) == 0;
+      const std::int64_t last = std::ssize(branches) - 1;
+      const auto from = static_cast<std::size_t>(goes_on ? last : random.in(0, last));
+      RecurrentBranch branch = branches[from];
+      const std::int64_t count = random.in(1, 3);
+      net.add(branch, net.make_rows(count), count);
+      branches.push_back(std::move(branch));
+    }
+    EXPECT_TRUE(net.run());
+    // Longer ones have the rows of shorter ones.
+    std::ranges::sort(branches, std::greater{}, [](const auto& of) { return of.rows.size(); });
+    branches.resize(std::min<std::size_t>(branches.size(), 24));
+    for (const RecurrentBranch& branch : branches) {
+      EXPECT_EQ(first_difference(net.out_of(branch.rows), net.replayed(branch.rows)), -1)
+          << branch.rows.size();
+    }
+    // What they left is what was to be left.
+    const std::int64_t count = random.in(1, 20);
+    for (std::size_t i = 0; i < std::min<std::size_t>(branches.size(), 6); ++i) {
+      net.add(branches[i], net.make_rows(count), count);
+    }
+    EXPECT_TRUE(net.run());
+    for (std::size_t i = 0; i < std::min<std::size_t>(branches.size(), 6); ++i) {
+      EXPECT_EQ(first_difference(net.out_of(branches[i].rows), net.replayed(branches[i].rows)), -1);
+    }
   }
 }
 

@@ -353,7 +353,7 @@ class CudaBackend final : public Backend {
   Passes passes_;
   Attention attention_{device_, staging_, passes_};
   RopeStaging rope_{staging_};
-  Recurrence recurrence_{device_, staging_, passes_, kPaddedSizes.back()};
+  Recurrence recurrence_{device_, staging_, passes_};
   Mixtures mixtures_{device_, passes_};
   // CUDA then waits for every kernel, and an op that failed is told by name, which a graph can't
   // do.
@@ -423,13 +423,15 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
   rope_.declare(padded, arrays_);
   attention_.declare(padded, arrays_);
   declare_gather(padded, arrays_);
-  Passes::Key key{inputs.model, own(inputs.kv->part(0)).view(0).data, inputs.kv->shape().pages,
-                  rows, logit_rows};
+  Passes::Key key{inputs.model,
+                  own(inputs.kv->part(0)).view(0).data,
+                  inputs.kv->shape().pages,
+                  rows,
+                  logit_rows,
+                  {}};
   if (inputs.recurrence != nullptr) {
     recurrence_.declare(arrays_);
-    key.runs = recurrence_.runs();
-    key.levels = recurrence_.levels();
-    key.one_row = recurrence_.has_one_row();
+    key.recurrence = recurrence_.fixed();
   }
   passes_.run(key, arrays_.all(), [&] { ops(padded); });
 }

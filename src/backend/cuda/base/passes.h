@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,9 +33,17 @@ class Passes {
     std::int64_t page_count = 0;
     std::int64_t rows = 0;
     std::int64_t logit_rows = 0;
-    std::int64_t runs = 0;    // of recurrent layers,
-    std::int64_t levels = 0;  // how many launches they take,
-    bool one_row = false;     // and of which kernel
+    /// Of recurrent layers: how many runs of which kinds, and launches that they take.
+    struct Recurrence {
+      std::int64_t runs = 0;
+      std::int64_t levels = 0;
+      bool one_row = false;
+      std::int64_t alone = 0;
+      std::int64_t pieces = 0;
+      std::int64_t families = 0;
+      std::vector<std::uint8_t> piece_levels;
+      auto operator<=>(const Recurrence&) const = default;
+    } recurrence;
     auto operator<=>(const Key&) const = default;
   };
   /// Runs `ops`, or replays what it enqueued. `arrays`: all host arrays that it stages, always in

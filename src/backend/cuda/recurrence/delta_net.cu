@@ -422,10 +422,6 @@ std::int64_t delta_net_shared_bytes(const DeltaNetArguments& args) {
 }
 
 void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream) {
-  if (args.piece_count > 0) {
-    launch_delta_net_pieces(args, level, stream);
-    return launch_delta_net_scan(args, level, stream);
-  }
   if (fits_delta_net_row(args)) return launch_delta_net_row(args, level, stream);
   const std::int64_t bytes = delta_net_shared_bytes(args);
   const auto kernel = args.by_channel ? delta_net_kernel<true> : delta_net_kernel<false>;

@@ -5,9 +5,25 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/recurrence/piece_order.h"
 #include "backend/cuda/recurrence/run_places.h"
 
 namespace dendrite::cuda {
+
+/// A pass's PieceOrder, on the device.
+struct OrderedPieces {
+  const PieceRun* runs = nullptr;
+  std::int32_t alone = 0;
+  const std::int32_t* known = nullptr;
+  const std::int32_t* piece_runs = nullptr;
+  std::int32_t count = 0;  // 0: not by pieces
+  const RowFamily* families = nullptr;
+  std::int32_t family_count = 0;
+  const FamilyRow* family_rows = nullptr;
+  const std::int32_t* row_slots = nullptr;
+  /// Scratch of delta_net_piece_bytes() each: of pieces, then of families' rows, sixteen each.
+  std::byte* records = nullptr;
+};
 
 /// What a launch of delta_net needs. Sizes, layouts and the order of sums are those of DeltaNet and
 /// Backend::delta_net.
@@ -28,26 +44,28 @@ struct DeltaNetArguments : RunPlaces {
   bool out_bf16 = false;
   float* values = nullptr;  // scratch [rows, value_heads * value_dim]: what comes out of the state
   bool one_row = false;     // no run has more
-  // By pieces: each one's run, and scratch of delta_net_piece_bytes() each. 0: not so.
-  std::int32_t piece_count = 0;
-  const std::int32_t* piece_runs = nullptr;
-  std::byte* pieces = nullptr;
+  OrderedPieces cut;
 };
 
 /// Shared memory that a thread block takes.
 std::int64_t delta_net_shared_bytes(const DeltaNetArguments& args);
-/// Of the runs of one level: `values`. By pieces where there are some, by a kernel for runs of one
-/// row where that fits; both of heads of 128 key dims and some value dims, which decay as a whole.
+/// Of the runs of one level: `values`. By a kernel for runs of one row where that fits: of heads of
+/// 128 key dims and some value dims, which decay as a whole.
 void launch_delta_net(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
 void launch_delta_net_row(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
 bool fits_delta_net_row(const DeltaNetArguments& args);
-/// What of pieces needs no state, then the states along runs.
+/// The same of a level of the PieceOrder: what of pieces needs no state, then the states along runs
+/// and those of families.
 void launch_delta_net_pieces(const DeltaNetArguments& args, std::int32_t level,
                              cudaStream_t stream);
 void launch_delta_net_scan(const DeltaNetArguments& args, std::int32_t level, cudaStream_t stream);
+void launch_delta_net_families(const DeltaNetArguments& args, std::int32_t level,
+                               cudaStream_t stream);
 bool fits_delta_net_pieces(const DeltaNetArguments& args);
 std::int64_t delta_net_piece_bytes(const DeltaNetArguments& args);
 std::int64_t delta_net_scan_shared_bytes(const DeltaNetArguments& args);
+/// Of any such heads.
+std::int64_t delta_net_family_shared_bytes();
 
 /// `out` of all rows of the plan, from `values`.
 void launch_delta_net_norm(const DeltaNetArguments& args, std::int64_t rows, cudaStream_t stream);

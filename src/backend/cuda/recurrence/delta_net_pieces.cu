@@ -3,128 +3,17 @@
 // block has a key head of one, or some channels of its values.
 // Floor: what goes in is read once, values and records are written once.
 #include "backend/cuda/base/launch.cuh"
-#include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/recurrence/delta_net.h"
-#include "backend/cuda/recurrence/delta_net_pieces.cuh"
-#include "backend/cuda/recurrence/delta_net_shared.cuh"
+#include "backend/cuda/recurrence/delta_net_piece_inputs.cuh"
 
 namespace dendrite::cuda {
 namespace {
 
-constexpr int kPieceThreads = 2 * kPieceKeyDim;
 constexpr int kPieceWarps = kPieceThreads / 32;
 constexpr int kHalf = kRows / 2;
 constexpr int kDotThreads = 2 * kHalf * kHalf;  // keys or queries, two rows on two others
-constexpr int kBefore = kPieceTaps - 1;         // rows that the first one's convolution reads
 constexpr int kKeyRow = kPieceKeyDim + 4;       // rows begin in other banks
-
-/// Of a piece, in shared memory.
-struct Found {
-  float rows[kBefore + kRows][kPieceThreads];  // what is convolved, a column a thread
-  std::int32_t known[kRows];                   // slots of journals, by place
-  std::int32_t journals[kRows];                // where a row's goes, or -1
-  std::int32_t anchor;                         // where the state behind the piece goes, or -1
-};
-
-/// A piece as a thread block sees it. Slots are read first, all at once, then all that they lead
-/// to: in short passes a read takes longer than all else.
-class OfPiece {
- public:
-  __device__ OfPiece(const DeltaNetArguments& args, const LeveledRun& of, int piece, Found& found)
-      : a_(args),
-        run_(of.run),
-        index_(piece - of.first_piece),
-        piece_(run_, index_),
-        found_(found),
-        thread_(static_cast<int>(threadIdx.x)),
-        keys_(args.key_heads * kPieceKeyDim) {}
-
- protected:
-  __device__ float* journal(int slot) const { return a_.journals + slot * a_.journal_stride; }
-  __device__ const float* known(int place) const { return journal(found_.known[place]); }
-  __device__ int value_columns() const { return a_.value_heads * a_.value_dim; }
-  // Where the parts of a journal begin.
-  __device__ int decayed_at() const { return keys_ + value_columns(); }
-  __device__ int convolved_at() const { return decayed_at() + a_.value_heads; }
-
-  __device__ const float* first_row() const {
-    return a_.in + (run_.row_begin + piece_.first) * a_.in_stride;
-  }
-  __device__ void find() const {
-    const int of = thread_ % 32;
-    if (thread_ < 32 && of < run_.known) {
-      found_.known[of] = a_.known[run_.known_begin + of];
-    } else if (thread_ / 32 == 1 && of < piece_.count) {
-      found_.journals[of] = a_.row_journals[run_.row_begin + piece_.first + of];
-    } else if (thread_ == 64) {
-      found_.anchor = piece_.ends_chunk() ? a_.new_anchors[run_.anchors_begin + index_] : -1;
-    }
-    __syncthreads();
-  }
-
-  /// The thread's channel of the piece's rows, and of those before it: begins to load it.
-  __device__ void load_rows(int channel) const {
-#pragma unroll
-    for (int i = 0; i < kBefore; ++i) {
-      const float* const row = convolved_row(a_, run_, found_.known, piece_.first - kBefore + i);
-      if (row != nullptr) {
-        copy_async(&found_.rows[i][thread_], row + channel);
-      } else {
-        found_.rows[i][thread_] = 0;
-      }
-    }
-    const float* from = first_row() + channel;
-#pragma unroll 4
-    for (int t = 0; t < piece_.count; ++t, from += a_.in_stride) {
-      copy_async(&found_.rows[kBefore + t][thread_], from);
-    }
-  }
-  /// Calls put(t, its convolution) for each row.
-  template <typename Put>
-  __device__ void convolve_rows(const float (&weights)[kPieceTaps], const Put& put) const {
-    float in[kPieceTaps];
-#pragma unroll
-    for (int i = 0; i < kBefore; ++i) in[i + 1] = found_.rows[i][thread_];
-#pragma unroll 4
-    for (int t = 0; t < piece_.count; ++t) {
-      float sum = 0;
-#pragma unroll
-      for (int tap = 0; tap < kPieceTaps; ++tap) {
-        in[tap] = tap < kBefore ? in[tap + 1] : found_.rows[kBefore + t][thread_];
-        sum = fmaf(weights[tap], in[tap], sum);
-      }
-      put(t, silu(sum));
-    }
-  }
-
-  /// Calls put(t, journal) of each row that has one.
-  template <typename Put>
-  __device__ void each_journal(const Put& put) const {
-#pragma unroll 1
-    for (int t = 0; t < piece_.count; ++t) {
-      if (found_.journals[t] >= 0) put(t, journal(found_.journals[t]));
-    }
-  }
-  /// An anchor keeps what was convolved last before it.
-  __device__ void store_tail(int channel) const {
-    if (found_.anchor < 0) return;
-    float* tail = a_.anchors + found_.anchor * a_.anchor_stride +
-                  static_cast<std::int64_t>(value_columns()) * kPieceKeyDim + channel;
-#pragma unroll 1
-    for (int i = 0; i < kBefore; ++i, tail += 2 * keys_ + value_columns()) {
-      *tail = found_.rows[piece_.count + i][thread_];
-    }
-  }
-
-  const DeltaNetArguments& a_;
-  const RecurrencePlan::Run run_;
-  const int index_;
-  const Piece piece_;
-  Found& found_;
-  const int thread_;
-  const int keys_;
-};
 
 /// Channels of values, a thread each. They wait where what comes out will be.
 class Values : public OfPiece {
@@ -139,12 +28,13 @@ class Values : public OfPiece {
     float weights[kPieceTaps];
     load_four(a_.conv + channel * kPieceTaps, weights);
     wait_for_earlier();
-    load_rows(channel);
+    load_rows(piece_.place, channel);
     commit_copies();
     wait_copies<0>();
     const std::int64_t columns = value_columns();
-    float* const out = a_.values + (run_.row_begin + piece_.first) * columns + value;
-    convolve_rows(weights, [&](int t, float convolved) { out[t * columns] = convolved; });
+    float* const out = a_.values + (run_.row_begin + piece_.first - piece_.place) * columns + value;
+    convolve_rows(piece_.place, weights,
+                  [&](int place, float convolved) { out[place * columns] = convolved; });
     each_journal([&](int t, float* to) {
       to[convolved_at() + channel] = found_.rows[kBefore + t][thread_];
     });
@@ -164,7 +54,7 @@ struct Memory {
 /// A key head: a thread has a channel of its queries or keys.
 class Keys : public OfPiece {
  public:
-  __device__ Keys(const DeltaNetArguments& args, const LeveledRun& of, int piece, Found& found,
+  __device__ Keys(const DeltaNetArguments& args, const PieceRun& of, int piece, Found& found,
                   Memory& memory)
       : OfPiece(args, of, piece, found),
         s_(memory),
@@ -172,9 +62,7 @@ class Keys : public OfPiece {
         heads_(args.value_heads / args.key_heads),
         channel_((thread_ < kPieceKeyDim ? 0 : keys_ - kPieceKeyDim) + key_head_ * kPieceKeyDim +
                  thread_),
-        record_(*reinterpret_cast<PieceRecord*>(
-            args.pieces + (piece * static_cast<std::int64_t>(args.key_heads) + key_head_) *
-                              piece_bytes(heads_))) {}
+        piece_number_(piece) {}
 
   __device__ void go() const {
     float weights[kPieceTaps];
@@ -193,7 +81,11 @@ class Keys : public OfPiece {
     dots();
     store_journals();
     __syncthreads();
-    store_record();
+    if (in_family_) {
+      store_family_rows();
+    } else {
+      store_record();
+    }
   }
 
  private:
@@ -218,12 +110,12 @@ class Keys : public OfPiece {
   __device__ void load_gates(Gates& to) const {
     if (!has_gates()) return;
     const int place = thread_ % kRows;
-    if (place < piece_.place) {
-      to.decay = known(place)[decayed_at() + gate_head()];
-    } else if (piece_.has(place)) {
-      const float* const row = first_row() + (place - piece_.place) * a_.in_stride;
+    if (has_row(place)) {
+      const float* const row = row_of_place(place);
       to.writing = row[a_.writes_at + gate_head()];
       to.decay = row[a_.decays_at + gate_head()];
+    } else if (place < piece_.place) {
+      to.decay = known(place)[decayed_at() + gate_head()];
     }
   }
   __device__ void gates(const Gates& mine) const {
@@ -231,7 +123,7 @@ class Keys : public OfPiece {
     const int place = thread_ % kRows;
     const float logarithm = fmaxf(kLeastDecay, -(mine.factor * softplus(mine.decay + mine.bias)));
     s_.writing[thread_ / kRows][place] = sigmoid(mine.writing);
-    s_.decayed[thread_ / kRows][place] = piece_.has(place) ? logarithm : mine.decay;
+    s_.decayed[thread_ / kRows][place] = has_row(place) ? logarithm : mine.decay;
   }
 
   __device__ bool is_key() const { return thread_ >= kPieceKeyDim; }
@@ -240,10 +132,10 @@ class Keys : public OfPiece {
   }
   /// What is convolved; keys that are known, and zeros where there are none.
   __device__ void load_keys() const {
-    load_rows(channel_);
+    load_rows(first_place(), channel_);
 #pragma unroll 1
     for (int place = 0; place < kRows; ++place) {
-      if (piece_.has(place)) continue;
+      if (has_row(place)) continue;
       if (is_key() && place < piece_.place) {
         copy_async(vector_at(place), known(place) + channel_ - keys_);
       } else {
@@ -254,8 +146,14 @@ class Keys : public OfPiece {
     wait_copies<0>();
   }
   __device__ void convolve(const float (&weights)[kPieceTaps]) const {
-    float* const to = vector_at(piece_.place);
-    convolve_rows(weights, [to](int t, float convolved) { to[t * kKeyRow] = convolved; });
+    float* const to = vector_at(0);
+    convolve_rows(first_place(), weights,
+                  [to](int place, float convolved) { to[place * kKeyRow] = convolved; });
+  }
+
+  /// From which on there are rows.
+  __device__ int first_place() const {
+    return piece_.place - known_rows_;
   }
 
   __device__ void sum_decays() const {
@@ -266,7 +164,7 @@ class Keys : public OfPiece {
     float sum = 0;
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
-      sum = t < piece_.place ? decayed[t] : sum + decayed[t];
+      sum = t < first_place() ? decayed[t] : sum + decayed[t];
       s_.decayed[thread_][t] = sum;
     }
   }
@@ -297,7 +195,7 @@ class Keys : public OfPiece {
 #pragma unroll
     for (int n = 0; n < kOwn; ++n) {
       const float own = __shfl_sync(0xffffffffu, factor, n);
-      if (!piece_.has(vector_place(n))) continue;
+      if (!has_row(vector_place(n))) continue;
 #pragma unroll
       for (int c = 0; c < kEach; ++c) vector_of(n)[c * 32 + lane] = values[n][c] * own;
     }
@@ -350,27 +248,35 @@ class Keys : public OfPiece {
     }
   }
 
+  __device__ PieceRecord& record(int number) const {
+    return *reinterpret_cast<PieceRecord*>(
+        a_.cut.records +
+        (number * static_cast<std::int64_t>(a_.key_heads) + key_head_) * piece_bytes(heads_));
+  }
+  __device__ auto* vectors_of(PieceRecord& record) const {
+    return is_key() ? record.keys : record.queries;
+  }
+
   __device__ void store_record() const {
+    PieceRecord& record = this->record(piece_number_);
     const int channel = thread_ % kPieceKeyDim;
     const auto& from = is_key() ? s_.keys : s_.queries;
-    auto* const to =
-        reinterpret_cast<float4*>((is_key() ? record_.keys : record_.queries)[channel]);
+    auto* const to = reinterpret_cast<float4*>(vectors_of(record)[channel]);
 #pragma unroll
     for (int t = 0; t < kRows; t += 4) {
       to[t / 4] = make_float4(from[t][channel], from[t + 1][channel], from[t + 2][channel],
                               from[t + 3][channel]);
     }
     if (thread_ < kRows) {
-      record_.journals[thread_] =
-          piece_.has(thread_) ? found_.journals[thread_ - piece_.place] : -1;
+      record.journals[thread_] = piece_.has(thread_) ? found_.journals[thread_ - piece_.place] : -1;
     }
-    if (thread_ == kRows) record_.anchor = found_.anchor;
+    if (thread_ == kRows) record.anchor = found_.anchor;
     // (Neighbours write beside each other.)
     const int slow = thread_ / kRows;
     const int fast = thread_ % kRows;
 #pragma unroll 1
     for (int of = 0; of < heads_; ++of) {
-      PieceHead& head = record_.heads()[of];
+      PieceHead& head = record.heads()[of];
       const float* const decayed = s_.decayed[of];
       if (fast >= slow) {
         head.on_keys[slow][fast] = expf(decayed[fast] - decayed[slow]) * s_.on_keys[fast][slow];
@@ -381,14 +287,35 @@ class Keys : public OfPiece {
       }
     }
     for (int i = thread_; i < heads_ * kRows; i += kPieceThreads) {
-      PieceHead& head = record_.heads()[i / kRows];
+      PieceHead& head = record.heads()[i / kRows];
       const float* const decayed = s_.decayed[i / kRows];
       const int t = i % kRows;
       const float all = decayed[kRows - 1];
       head.left[t] = expf(decayed[t]);
       head.writing[t] = s_.writing[i / kRows][t];
       head.behind[t] = expf(all - decayed[t]);
-      if (t == 0) record_.all_left[i / kRows] = expf(all);
+      if (t == 0) record.all_left[i / kRows] = expf(all);
+    }
+  }
+
+  /// A row of a family has its vectors in a column of a record, and is beside the keys before it.
+  __device__ void store_family_rows() const {
+    const int channel = thread_ % kPieceKeyDim;
+#pragma unroll 1
+    for (int t = 0; t < piece_.count; ++t) {
+      const int place = piece_.place + t;
+      const int slot = found_.slots[t] % kRows;
+      PieceRecord& record = this->record(a_.cut.count + found_.slots[t] / kRows);
+      vectors_of(record)[channel][slot] = *vector_at(place);
+      if (!has_gates()) continue;
+      const int j = thread_ % kRows;
+      const float* const decayed = s_.decayed[thread_ / kRows];
+      PieceHead& head = record.heads()[thread_ / kRows];
+      const float left = expf(decayed[place] - decayed[min(j, place)]);
+      if (j < place) head.on_keys[slot][j] = left * s_.on_keys[place][j];
+      if (j <= place) head.on_queries[slot][j] = left * s_.on_queries[place][j];
+      if (j == 0) head.left[slot] = expf(decayed[place]);
+      if (j == 1) head.writing[slot] = s_.writing[thread_ / kRows][place];
     }
   }
 
@@ -396,7 +323,7 @@ class Keys : public OfPiece {
   __device__ void store_journals() const {
     each_journal([&](int t, float* to) {
       const int place = piece_.place + t;
-      to[convolved_at() + channel_] = found_.rows[kBefore + t][thread_];
+      to[convolved_at() + channel_] = found_.rows[kBefore + known_rows_ + t][thread_];
       if (is_key()) to[channel_ - keys_] = s_.keys[place][thread_ - kPieceKeyDim];
       if (thread_ < heads_) to[decayed_at() + first_head() + thread_] = s_.decayed[thread_][place];
     });
@@ -407,7 +334,7 @@ class Keys : public OfPiece {
   const int key_head_;
   const int heads_;
   const int channel_;
-  PieceRecord& record_;
+  const int piece_number_;
 };
 
 /// grid (key_heads, then of values, pieces)
@@ -416,14 +343,14 @@ __global__ void __launch_bounds__(kPieceThreads, 4)
   __shared__ Memory memory;
   __shared__ Found found;
   const int piece = static_cast<int>(blockIdx.y);
-  const int run = args.piece_runs[piece];
+  const int run = args.cut.piece_runs[piece];
   let_next_begin();
-  if (run < 0 || args.runs[run].level != level) return wait_for_earlier();
+  if (run < 0 || args.cut.runs[run].level != level) return wait_for_earlier();
   const int block = static_cast<int>(blockIdx.x);
   if (block < args.key_heads) {
-    Keys(args, args.runs[run], piece, found, memory).go();
+    Keys(args, args.cut.runs[run], piece, found, memory).go();
   } else {
-    Values(args, args.runs[run], piece, found).go(block - args.key_heads);
+    Values(args, args.cut.runs[run], piece, found).go(block - args.key_heads);
   }
 }
 
@@ -443,7 +370,7 @@ void launch_delta_net_pieces(const DeltaNetArguments& args, std::int32_t level,
                              cudaStream_t stream) {
   const int values = (args.value_heads * args.value_dim + kPieceThreads - 1) / kPieceThreads;
   const dim3 grid(static_cast<unsigned>(args.key_heads + values),
-                  static_cast<unsigned>(args.piece_count));
+                  static_cast<unsigned>(args.cut.count));
   launch_early(pieces_kernel, grid, kPieceThreads, 0, stream, args, level);
 }
 

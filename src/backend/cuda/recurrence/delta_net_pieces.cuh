@@ -13,7 +13,8 @@ namespace dendrite::cuda {
 inline constexpr int kPieceKeyDim = 128;
 inline constexpr int kPieceTaps = 4;
 inline constexpr int kMostPieceHeads = 4;  // of a key head
-inline constexpr int kHeadColumns = 16;    // of a head and thread block that goes over states
+/// Thread blocks that go over states have so many columns of a head, or fewer.
+inline constexpr int kHeadColumns = 16;
 
 /// Of a value head; [kRows] by place in the chunk.
 struct PieceHead {

@@ -15,7 +15,6 @@ namespace dendrite::cuda {
 /// A run comes behind those that write what it reads.
 void Recurrence::level(const RecurrencePlan& plan) {
   runs_.clear();
-  piece_runs_.clear();
   levels_ = 0;
   has_one_row_ = true;
   std::unordered_map<std::int32_t, std::int32_t> anchors;  // slots, by the level that writes them
@@ -38,18 +37,16 @@ void Recurrence::level(const RecurrencePlan& plan) {
       const std::int32_t slot = plan.anchors[static_cast<std::size_t>(run.anchors_begin + i)];
       if (slot >= 0) anchors[slot] = level;
     }
-    const auto first_piece = static_cast<std::int32_t>(piece_runs_.size());
-    const std::int64_t places = run.known + run.row_end - run.row_begin;
-    piece_runs_.insert(piece_runs_.end(),
-                       static_cast<std::size_t>((places + kChunkTokens - 1) / kChunkTokens),
-                       static_cast<std::int32_t>(runs_.size()));
-    runs_.push_back({run, level, first_piece});
+    runs_.push_back({run, level});
     has_one_row_ = has_one_row_ && run.row_end - run.row_begin <= 1;
     levels_ = std::max(levels_, level + 1);
   }
   runs_.resize(std::bit_ceil(runs_.size()), {.run = {}, .level = -1});
-  const auto most = static_cast<std::size_t>(most_pieces(recordable_rows_));
-  piece_runs_.resize(std::max(piece_runs_.size(), most), -1);
+  if (has_one_row_) {
+    order_.clear();
+  } else {
+    order_.build(plan, has_families_);
+  }
   const auto copy = [](std::vector<std::int32_t>& to, const std::vector<std::int32_t>& from) {
     to.reserve(1);
     to.assign(from.begin(), from.end());
@@ -69,15 +66,39 @@ void Recurrence::grow_values(std::int64_t size_bytes) {
         "delta_net");
 }
 
-void Recurrence::cut(DeltaNetArguments& launch, std::int64_t rows) {
-  const bool recordable = rows <= recordable_rows_;
-  const bool fits = !fits_delta_net_row(launch) && fits_delta_net_pieces(launch) &&
-                    delta_net_scan_shared_bytes(launch) <= device_.shared_bytes();
-  if (!fits) return;
-  launch.piece_count =
-      static_cast<std::int32_t>(recordable ? most_pieces(rows) : std::ssize(piece_runs_));
-  pieces_.grow(launch.piece_count * delta_net_piece_bytes(launch));
-  launch.pieces = pieces_.data();
+bool Recurrence::goes_by_pieces(DeltaNetArguments& launch, std::int64_t rows) {
+  if (has_one_row_ || !fits_delta_net_pieces(launch) ||
+      delta_net_scan_shared_bytes(launch) > device_.shared_bytes()) {
+    return false;
+  }
+  // Each family ends with fewer than sixteen rows.
+  const std::int64_t batches =
+      launch.cut.family_count > 0 ? rows / kChunkTokens + launch.cut.family_count : 0;
+  records_.grow((launch.cut.count + batches) * delta_net_piece_bytes(launch));
+  launch.cut.records = records_.data();
+  return true;
+}
+
+void Recurrence::go_by_pieces(const DeltaNetArguments& launch) {
+  std::int32_t level = 0;
+  for (const std::uint8_t kinds : order_.levels()) {
+    launch_delta_net_pieces(launch, level, device_.stream());
+    if ((kinds & PieceOrder::kAlone) != 0) launch_delta_net_scan(launch, level, device_.stream());
+    if ((kinds & PieceOrder::kFamilies) != 0) {
+      launch_delta_net_families(launch, level, device_.stream());
+    }
+    ++level;
+  }
+}
+
+Passes::Key::Recurrence Recurrence::fixed() const {
+  return {.runs = std::ssize(runs_),
+          .levels = levels_,
+          .one_row = has_one_row_,
+          .alone = order_.alone(),
+          .pieces = std::ssize(order_.pieces()),
+          .families = std::ssize(order_.families()),
+          .piece_levels = {order_.levels().begin(), order_.levels().end()}};
 }
 
 RunPlaces Recurrence::places(const StateStore& states, std::int64_t layer,
@@ -134,13 +155,16 @@ void Recurrence::delta_net(const DeltaNet& args) {
                std::to_string(args.key_dim) + " x " + std::to_string(args.value_dim));
   const Staged staged = stage(staging_);
   static_cast<RunPlaces&>(launch) = places(*args.states, args.layer, staged);
-  launch.piece_runs = staged.piece_runs;
+  launch.cut = staged.cut;
   launch.one_row = has_one_row_;
   const std::int64_t rows = args.in.rows;
   grow_values(rows * args.value_heads * args.value_dim * 4);
   launch.values = values_.floats();
-  cut(launch, rows);
-  for (std::int32_t i = 0; i < levels_; ++i) launch_delta_net(launch, i, device_.stream());
+  if (goes_by_pieces(launch, rows)) {
+    go_by_pieces(launch);
+  } else {
+    for (std::int32_t i = 0; i < levels_; ++i) launch_delta_net(launch, i, device_.stream());
+  }
   if (rows > 0) launch_delta_net_norm(launch, rows, device_.stream());
   check_launch("delta_net", {{"rows", args.in.rows},
                              {"value_heads", args.value_heads},

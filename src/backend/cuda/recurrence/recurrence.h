@@ -10,6 +10,7 @@
 #include "backend/cuda/base/staging.h"
 #include "backend/cuda/recurrence/delta_net.h"
 #include "backend/cuda/recurrence/mamba.h"
+#include "backend/cuda/recurrence/piece_order.h"
 #include "backend/cuda/recurrence/short_conv.h"
 #include "backend/ops.h"
 
@@ -18,13 +19,12 @@ namespace dendrite::cuda {
 /// Recurrent layers: the plan of a pass, in the order in which a GPU may go over it, and their ops.
 class Recurrence {
  public:
-  /// recordable_rows: of the longest pass that may be recorded.
-  Recurrence(Device& device, Staging& staging, Passes& passes, std::int64_t recordable_rows)
+  Recurrence(Device& device, Staging& staging, Passes& passes)
       : device_(device),
         staging_(staging),
-        recordable_rows_(recordable_rows),
+        has_families_(delta_net_family_shared_bytes() <= device.shared_bytes()),
         values_(device, passes),
-        pieces_(device, passes) {}
+        records_(device, passes) {}
 
   /// A pass, while it lives: its plan is put in order once.
   class Pass {
@@ -42,9 +42,7 @@ class Recurrence {
   };
 
   /// Of the pass that there is: what of its plan a recording holds fixed.
-  std::int64_t runs() const { return std::ssize(runs_); }
-  std::int64_t levels() const { return levels_; }
-  bool has_one_row() const { return has_one_row_; }
+  Passes::Key::Recurrence fixed() const;
   /// The arrays that ops of the pass stage.
   void declare(PassArrays& arrays) const { stage(arrays); }
 
@@ -61,13 +59,27 @@ class Recurrence {
     const std::int32_t* journals;
     const std::int32_t* known;
     const std::int32_t* anchors;
-    const std::int32_t* piece_runs;
+    OrderedPieces cut;
   };
   template <typename Stages>
   Staged stage(Stages& stages) const {
     return {stages.stage(std::span(runs_)), stages.stage(std::span(journals_)),
-            stages.stage(std::span(known_)), stages.stage(std::span(anchors_)),
-            stages.stage(std::span(piece_runs_))};
+            stages.stage(std::span(known_)), stages.stage(std::span(anchors_)), cut(stages)};
+  }
+  template <typename Stages>
+  OrderedPieces cut(Stages& stages) const {
+    OrderedPieces out;
+    if (has_one_row_) return out;
+    out.runs = stages.stage(order_.runs());
+    out.alone = order_.alone();
+    out.known = stages.stage(order_.known());
+    out.piece_runs = stages.stage(order_.pieces());
+    out.count = static_cast<std::int32_t>(std::ssize(order_.pieces()));
+    out.families = stages.stage(order_.families());
+    out.family_count = static_cast<std::int32_t>(std::ssize(order_.families()));
+    out.family_rows = stages.stage(order_.family_rows());
+    out.row_slots = stages.stage(order_.row_slots());
+    return out;
   }
   /// Of all kinds' launches: where the layer keeps states, and the runs.
   RunPlaces places(const StateStore& states, std::int64_t layer, const Staged& staged) const;
@@ -79,25 +91,24 @@ class Recurrence {
   void check_shared(const char* op, std::int64_t bytes, const std::string& heads) const;
   void level(const RecurrencePlan& plan);
   void grow_values(std::int64_t size_bytes);
-  /// Of runs of so many rows together: one ends and begins anywhere in a chunk.
-  std::int64_t most_pieces(std::int64_t rows) const { return rows / kChunkTokens + 2 * runs(); }
-  /// By pieces, but for rows alone that have a kernel of their own. (What a recording holds fixed
-  /// decides.)
-  void cut(DeltaNetArguments& launch, std::int64_t rows);
+  /// Whether it goes by pieces, but for rows alone, and then room for these. (What a recording
+  /// holds fixed decides.)
+  bool goes_by_pieces(DeltaNetArguments& launch, std::int64_t rows);
+  void go_by_pieces(const DeltaNetArguments& launch);
 
   Device& device_;
   Staging& staging_;
-  const std::int64_t recordable_rows_;
+  const bool has_families_;
   Scratch values_;
-  Scratch pieces_;
+  Scratch records_;
   // Of the last plan; each array is somewhere, also where it is empty.
   std::vector<LeveledRun> runs_;  // then such of no level, up to a power of two
   std::vector<std::int32_t> journals_;
   std::vector<std::int32_t> known_;
   std::vector<std::int32_t> anchors_;
-  std::vector<std::int32_t> piece_runs_;  // each piece's run, then -1
   std::int32_t levels_ = 0;
   bool has_one_row_ = false;                 // each run, at most
+  PieceOrder order_;                         // where some have more
   const RecurrencePlan* of_pass_ = nullptr;  // that `runs_` are of
 };
 

@@ -6,12 +6,10 @@
 
 namespace dendrite::cuda {
 
-/// RecurrencePlan::Run, and when it may run: behind all runs of lower levels. Cut where chunks end
-/// it has pieces, numbered through all runs.
+/// RecurrencePlan::Run, and when it may run: behind all runs of lower levels.
 struct LeveledRun {
   RecurrencePlan::Run run;
   std::int32_t level = 0;
-  std::int32_t first_piece = 0;
 };
 
 /// A pass's runs, and where the states of a layer lie that they read and leave.
