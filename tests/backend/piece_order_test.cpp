@@ -179,7 +179,8 @@ class Checked {
     EXPECT_LE(family.known, kMostFamilyKnown);
     EXPECT_EQ(family.first_slot % kChunkTokens, 0);
     EXPECT_EQ(family.places[kChunkTokens], family.rows);
-    const auto known_nodes = known(family.known_begin, family.known);
+    const auto known_nodes =
+        std::span(family.journals).first(static_cast<std::size_t>(family.known));
     for (const int node : known_nodes) EXPECT_TRUE(written_.has(node, family.level));
     const auto rows = order_.family_rows().subspan(static_cast<std::size_t>(family.first_slot),
                                                    static_cast<std::size_t>(family.rows));
@@ -187,7 +188,6 @@ class Checked {
       const FamilyRow& row = rows[static_cast<std::size_t>(i)];
       EXPECT_LE(family.places[row.place], i);
       EXPECT_GT(family.places[row.place + 1], i);
-      EXPECT_EQ(order_.row_slots()[static_cast<std::size_t>(row.row)], family.first_slot + i);
       EXPECT_EQ(row.journal, node_of(row.row));
       std::vector<int> before;
       for (std::int32_t j = 0; j < row.place; ++j) {
@@ -206,17 +206,31 @@ class Checked {
     for (const FamilyRow& row : rows) written_.row(node_of(row.row), family.level);
   }
 
-  /// Of runs of families: what is known of their rows as rows. Each piece has its run.
+  /// Each has its run's rows, their slots and, in a family, what is known of its rows as rows.
   void pieces() const {
-    std::size_t piece = 0;
-    for (std::size_t i = 0; i < order_.runs().size(); ++i) {
-      const PieceRun& run = order_.runs()[i];
+    std::size_t number = 0;
+    std::vector<std::int32_t> anchors;
+    for (const PieceRun& run : order_.runs()) {
       if (run.level < 0) continue;
-      EXPECT_EQ(run.first_piece, static_cast<std::int32_t>(piece));
+      EXPECT_EQ(run.first_piece, static_cast<std::int32_t>(number));
       const std::int64_t places = run.run.known + run.run.row_end - run.run.row_begin;
+      std::int32_t row = run.run.row_begin;
       for (std::int64_t at = 0; at < places; at += kChunkTokens) {
-        EXPECT_EQ(order_.pieces()[piece++], static_cast<std::int32_t>(i));
+        const RunPiece& piece = order_.pieces()[number++];
+        EXPECT_EQ(piece.level, run.level);
+        EXPECT_EQ(piece.place, at == 0 ? run.run.known : 0);
+        EXPECT_EQ(run.run.row_begin + piece.first, row);
+        for (std::int32_t i = 0; i < piece.count; ++i, ++row) {
+          EXPECT_EQ(piece.journals[i], node_of(row));
+          if (!run.in_family) continue;
+          EXPECT_EQ(order_.family_rows()[static_cast<std::size_t>(piece.slots[i])].row, row);
+        }
+        EXPECT_TRUE(std::ranges::equal(
+            known(run.run.known_begin, run.run.known),
+            std::span(piece.known).first(static_cast<std::size_t>(run.run.known))));
+        if (piece.new_anchor >= 0) anchors.push_back(piece.new_anchor);
       }
+      EXPECT_EQ(row, run.run.row_end);
       if (!run.in_family) continue;
       EXPECT_LE(places, kChunkTokens);
       int node = node_of(run.run.row_begin);
@@ -227,7 +241,11 @@ class Checked {
         EXPECT_EQ(is, back <= run.known_rows ? forest_.nodes[Forest::at(node)].row : node);
       }
     }
-    for (; piece < order_.pieces().size(); ++piece) EXPECT_EQ(order_.pieces()[piece], -1);
+    for (; number < order_.pieces().size(); ++number) EXPECT_EQ(order_.pieces()[number].level, -1);
+    std::vector<std::int32_t> kept = forest_.plan.anchors;
+    std::ranges::sort(kept);
+    std::ranges::sort(anchors);
+    EXPECT_EQ(anchors, kept);
   }
 
   const Forest& forest_;
@@ -315,7 +333,6 @@ TEST(PieceOrder, RunsThatShareNoStateAreAlone) {
   Checked(forest, order);
   EXPECT_EQ(order.alone(), 2);
   EXPECT_TRUE(order.families().empty());
-  EXPECT_TRUE(order.row_slots().empty());
   EXPECT_EQ(order.pieces().size(), 2U);
 }
 

@@ -15,12 +15,11 @@ struct OrderedPieces {
   const PieceRun* runs = nullptr;
   std::int32_t alone = 0;
   const std::int32_t* known = nullptr;
-  const std::int32_t* piece_runs = nullptr;
+  const RunPiece* pieces = nullptr;
   std::int32_t count = 0;  // 0: not by pieces
   const RowFamily* families = nullptr;
   std::int32_t family_count = 0;
   const FamilyRow* family_rows = nullptr;
-  const std::int32_t* row_slots = nullptr;
   /// Scratch of delta_net_piece_bytes() each: of pieces, then of families' rows, sixteen each.
   std::byte* records = nullptr;
 };

@@ -11,11 +11,12 @@
 namespace dendrite::cuda {
 namespace {
 
-constexpr int kFamilyThreads = 256;
+constexpr int kFamilyThreads = 512;
 constexpr int kFamilyWarps = kFamilyThreads / 32;
 constexpr int kFamilyColumns = 16;  // of a head and thread block
 constexpr int kBatches = kMostFamilyRows / kRows;
-constexpr int kEarlyBatches = 2;  // that the warps begin with, eight keys or queries each
+constexpr int kOwnRows = kMostFamilyRows / kFamilyWarps;
+constexpr int kEarlyBatches = 4;  // that the warps begin with, eight keys or queries each
 
 template <int kHeads>
 struct Memory {
@@ -38,7 +39,8 @@ class Members {
 
   __device__ Members(const DeltaNetArguments& args, const RowFamily& family, Memory<kHeads>& memory)
       : a_(args),
-        family_(family),
+        rows_(family.rows),
+        first_batch_(args.cut.count + family.first_slot / kRows),
         s_(memory),
         thread_(static_cast<int>(threadIdx.x)),
         warp_(thread_ / 32),
@@ -47,14 +49,17 @@ class Members {
 
   /// `family`: the one that it is made of.
   __device__ void go(const RowFamily& family) const {
-    load_state();
     load_rows(family);
-    load_known();
+    load_state(family);
+    load_known(family);
+    commit_copies();
     wait_for_earlier();  // what is not of this pass needs no wait
     for (int i = 0; i < kEarlyBatches; ++i) load_vectors(i);
     commit_copies();
-    load_heads();
+    wait_copies<1>();
+    __syncthreads();
     load_values();
+    load_heads();
     for (int i = kEarlyBatches; i < kBatches; ++i) load_vectors(i);
     commit_copies();
     wait_copies<1>();
@@ -70,7 +75,6 @@ class Members {
     }
     __syncthreads();
     solve();
-    for (int i = warp_; i < family_.rows; i += kFamilyWarps) store(i);
   }
 
  private:
@@ -85,7 +89,6 @@ class Members {
   __device__ float* writes_of(int slot) const {
     return a_.journals + slot * a_.journal_stride + a_.key_heads * kPieceKeyDim;
   }
-  __device__ const FamilyRow* members() const { return a_.cut.family_rows + family_.first_slot; }
 
   /// Calls copy(row, column) for each four columns of so many rows.
   template <typename Copy>
@@ -93,44 +96,48 @@ class Members {
     constexpr int kFours = Of::kAll / 4;
     for (int i = thread_; i < rows * kFours; i += kFamilyThreads) copy(i / kFours, i % kFours * 4);
   }
-  __device__ void load_state() const {
-    const float* const anchor = a_.anchors + family_.anchor * a_.anchor_stride + first_column_;
+  __device__ void load_state(const RowFamily& family) const {
+    const float* const anchor = a_.anchors + family.anchor * a_.anchor_stride + first_column_;
     each_four(kPieceKeyDim, [&](int row, int column) {
       const int at = head(column) * kPieceKeyDim + row;
       const float* const from =
           anchor + static_cast<std::int64_t>(at) * a_.value_dim + column % kFamilyColumns;
-      const bool take = family_.anchor >= 0;
+      const bool take = family.anchor >= 0;
       copy_async(shared_address(&s_.state[row][column]), take ? from : a_.anchors, take);
     });
   }
   __device__ void load_rows(const RowFamily& family) const {
     static_assert(sizeof(FamilyRow) == 32);
     if (thread_ <= kRows) s_.places[thread_] = family.places[thread_];
-    if (thread_ >= 2 * family_.rows) return;
-    const auto* const from = reinterpret_cast<const std::byte*>(members());
+    if (thread_ >= 2 * rows_) return;
+    const auto* const from =
+        reinterpret_cast<const std::byte*>(a_.cut.family_rows + family.first_slot);
     copy_async(shared_address(s_.rows) + 16 * thread_, from + 16 * thread_, true);
   }
-  /// (Journals begin anywhere.)
-  __device__ void load_known() const {
-    for (int i = thread_; i < family_.known * Of::kAll; i += kFamilyThreads) {
-      const int slot = a_.cut.known[family_.known_begin + i / Of::kAll];
-      const int column = i % Of::kAll;
-      copy_async(&s_.writes[i / Of::kAll][column], writes_of(slot) + value(column));
-    }
+  /// (Journals of some sizes begin anywhere.)
+  __device__ void load_known(const RowFamily& family) const {
+    const bool aligned = reinterpret_cast<std::uintptr_t>(writes_of(1)) % 16 == 0 &&
+                         reinterpret_cast<std::uintptr_t>(writes_of(0)) % 16 == 0;
+    each_four(family.known, [&](int i, int column) {
+      const float* const from = writes_of(family.journals[i]) + value(column);
+      float* const to = &s_.writes[i][column];
+      if (aligned) return copy_async(shared_address(to), from, true);
+      for (int n = 0; n < 4; ++n) copy_async(to + n, from + n);
+    });
   }
   __device__ void load_values() const {
-    each_four(family_.rows, [&](int i, int column) {
+    each_four(rows_, [&](int i, int column) {
       copy_async(shared_address(&s_.writes[kMostFamilyKnown + i][column]),
-                 values_of(members()[i].row) + value(column), true);
+                 values_of(s_.rows[i].row) + value(column), true);
     });
   }
 
   __device__ PieceRecord& record(int batch) const {
-    const std::int64_t number = a_.cut.count + family_.first_slot / kRows + batch;
+    const std::int64_t number = first_batch_ + batch;
     return *reinterpret_cast<PieceRecord*>(a_.cut.records + (number * a_.key_heads + key_head_) *
                                                                 piece_bytes(kHeads));
   }
-  __device__ int batches() const { return (family_.rows + kRows - 1) / kRows; }
+  __device__ int batches() const { return (rows_ + kRows - 1) / kRows; }
   __device__ void load_heads() const {
     constexpr int kParts = sizeof(s_.heads[0]) / 16;
     for (int i = thread_; i < batches() * kParts; i += kFamilyThreads) {
@@ -148,7 +155,7 @@ class Members {
   }
 
   /// Eight rows' keys, and then their queries, are a warp's.
-  __device__ int units() const { return (family_.rows + kTile - 1) / kTile * 2; }
+  __device__ int units() const { return (rows_ + kTile - 1) / kTile * 2; }
   __device__ int part() const { return thread_ % 32 / kLanes; }
   __device__ int group() const { return thread_ % kLanes; }
   __device__ static int first_of(int unit) { return unit / 2 % 2 * kTile; }
@@ -169,68 +176,76 @@ class Members {
     }
   }
 
-  /// The lane's two columns, if there are any.
+  /// What rows write, and what comes out of them, not normed yet: a warp has each sixteenth row, a
+  /// lane two columns of them. From place to place the rows there are done, and those behind them
+  /// take what the row of their path there wrote.
+  __device__ void solve() const {
+    float2 known[kOwnRows];  // of the value, by what was written before
+    float2 out[kOwnRows];
+    float2 value[kOwnRows];
+    float writing[kOwnRows];
+#pragma unroll
+    for (int n = 0; n < kOwnRows; ++n) {
+      const int i = own_row(n);
+      if (i >= rows_ || !has_columns()) break;
+      known[n] = two(s_.met[0][i]);
+      out[n] = two(s_.met[1][i]);
+      value[n] = two(s_.writes[kMostFamilyKnown + i]);
+      writing[n] = head_of(i).writing[i % kRows];
+    }
+#pragma unroll 1
+    for (int place = 0; place < kRows; ++place) {
+      const int begin = s_.places[place];
+      const int end = s_.places[place + 1];
+#pragma unroll
+      for (int n = 0; n < kOwnRows; ++n) {
+        const int i = own_row(n);
+        if (i >= end || !has_columns()) break;
+        if (i < begin) continue;
+        two(s_.writes[kMostFamilyKnown + i]) = make_float2(writing[n] * (value[n].x - known[n].x),
+                                                           writing[n] * (value[n].y - known[n].y));
+      }
+      if (begin != end) __syncthreads();
+#pragma unroll
+      for (int n = 0; n < kOwnRows; ++n) {
+        const int i = own_row(n);
+        if (i >= rows_ || !has_columns()) break;
+        if (i < end) continue;
+        const PieceHead& head = head_of(i);
+        const float2 write = two(s_.writes[s_.rows[i].before[place]]);
+        add(head.on_keys[i % kRows][place], write, known[n]);
+        add(head.on_queries[i % kRows][place], write, out[n]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kOwnRows; ++n) {
+      if (own_row(n) >= rows_ || !has_columns()) break;
+      store(own_row(n), out[n]);
+    }
+  }
+  __device__ int own_row(int n) const {
+    return n * kFamilyWarps + warp_;
+  }
   __device__ int column() const {
     return thread_ % 32 * 2;
   }
-  __device__ const PieceHead& head_of(int i) const {
-    return s_.heads[i / kRows][column() / kFamilyColumns];
-  }
-  /// Adds writes of the rows before row number i, each times its factor, in their order. (What is
-  /// read behind them is not used.)
-  __device__ float2 add_writes(int i, const float (&factors)[kRows], float2 sum) const {
-    const FamilyRow& row = s_.rows[i];
-    const uint4 packed = *reinterpret_cast<const uint4*>(row.before);
-    const std::uint32_t before[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-    for (int first = 0; first < kRows; first += 4) {
-      if (first >= row.place) break;
-      float factor[4];
-      float2 write[4];
-      load_four(factors + first, factor);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        write[j] = two(s_.writes[before[first / 4] >> (8 * j) & 0xff]);
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (first + j >= row.place) continue;
-        sum.x = fmaf(factor[j], write[j].x, sum.x);
-        sum.y = fmaf(factor[j], write[j].y, sum.y);
-      }
-    }
-    return sum;
+  __device__ bool has_columns() const {
+    return column() < Of::kAll;
   }
   __device__ float2& two(float* row) const {
     return *reinterpret_cast<float2*>(row + column());
   }
-
-  /// What rows write: those of a place are a warp's each, behind all of the places before it.
-  __device__ void solve() const {
-#pragma unroll 1
-    for (int place = 0; place < kRows; ++place) {
-      const int end = s_.places[place + 1];
-      if (s_.places[place] == end) continue;
-      for (int i = s_.places[place] + warp_; i < end; i += kFamilyWarps) {
-        if (column() >= Of::kAll) continue;
-        const PieceHead& head = head_of(i);
-        const float writing = head.writing[i % kRows];
-        const float2 known = add_writes(i, head.on_keys[i % kRows], two(s_.met[0][i]));
-        float2& write = two(s_.writes[kMostFamilyKnown + i]);
-        write = make_float2(writing * (write.x - known.x), writing * (write.y - known.y));
-      }
-      __syncthreads();
-    }
+  __device__ const PieceHead& head_of(int i) const {
+    return s_.heads[i / kRows][column() / kFamilyColumns];
   }
-  /// What comes out of row number i, not normed yet, and what its journal keeps of writes.
-  __device__ void store(int i) const {
-    if (column() >= Of::kAll) return;
+  static __device__ void add(float factor, float2 write, float2& to) {
+    to.x = fmaf(factor, write.x, to.x);
+    to.y = fmaf(factor, write.y, to.y);
+  }
+  __device__ void store(int i, float2 out) const {
     const FamilyRow& row = s_.rows[i];
-    const auto& on_queries = head_of(i).on_queries[i % kRows];
     const float2 write = two(s_.writes[kMostFamilyKnown + i]);
-    float2 out = add_writes(i, on_queries, two(s_.met[1][i]));
-    out.x = fmaf(on_queries[row.place], write.x, out.x);
-    out.y = fmaf(on_queries[row.place], write.y, out.y);
+    add(head_of(i).on_queries[i % kRows][row.place], write, out);
     *reinterpret_cast<float2*>(values_of(row.row) + value(column())) = out;
     if (row.journal < 0) return;
     float* const to = writes_of(row.journal) + value(column());
@@ -239,7 +254,8 @@ class Members {
   }
 
   const DeltaNetArguments& a_;
-  const RowFamily family_;
+  const int rows_;
+  const int first_batch_;  // of its rows, among all records
   Memory<kHeads>& s_;
   const int thread_;
   const int warp_;

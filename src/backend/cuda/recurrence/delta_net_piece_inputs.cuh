@@ -14,23 +14,22 @@ inline constexpr int kBefore = kPieceTaps - 1;  // rows that the first one's con
 /// Of a piece, in shared memory.
 struct Found {
   float rows[kBefore + kRows][kPieceThreads];  // what is convolved, a column a thread
-  std::int32_t known[kRows];                   // slots of journals by place, then rows
-  std::int32_t journals[kRows];                // where a row's goes, or -1
-  std::int32_t slots[kRows];                   // where a row is among those of families
-  std::int32_t anchor;                         // where the state behind the piece goes, or -1
+  // RunPiece's:
+  std::int32_t known[kRows];
+  std::int32_t journals[kRows];
+  std::int32_t slots[kRows];
 };
 
-/// A piece as a thread block sees it. Slots are read first, all at once, then all that they lead
-/// to: in short passes a read takes longer than all else.
+/// A piece as a thread block sees it.
 class OfPiece {
  public:
-  __device__ OfPiece(const DeltaNetArguments& args, const PieceRun& of, int piece, Found& found)
+  __device__ OfPiece(const DeltaNetArguments& args, const RunPiece& of, Found& found)
       : a_(args),
         run_(of.run),
-        index_(piece - of.first_piece),
-        in_family_(of.in_family),
+        new_anchor_(of.new_anchor),
+        in_family_(of.in_family != 0),
         known_rows_(of.known_rows),
-        piece_(run_, index_),
+        piece_{of.first, of.place, of.count},
         found_(found),
         thread_(static_cast<int>(threadIdx.x)),
         keys_(args.key_heads * kPieceKeyDim) {}
@@ -54,17 +53,11 @@ class OfPiece {
     return row_at(place < piece_.place ? found_.known[place]
                                        : run_.row_begin + piece_.first + place - piece_.place);
   }
-  __device__ void find() const {
-    const int of = thread_ % 32;
-    if (thread_ < 32 && of < run_.known) {
-      found_.known[of] = a_.cut.known[run_.known_begin + of];
-    } else if (thread_ / 32 == 1 && of < piece_.count) {
-      found_.journals[of] = a_.row_journals[run_.row_begin + piece_.first + of];
-    } else if (thread_ / 32 == 2 && of < piece_.count && in_family_) {
-      found_.slots[of] = a_.cut.row_slots[run_.row_begin + of];
-    } else if (thread_ == 96) {
-      const bool keeps = piece_.ends_chunk() && !in_family_;
-      found_.anchor = keeps ? a_.new_anchors[run_.anchors_begin + index_] : -1;
+  __device__ void find(const RunPiece& of) const {
+    if (thread_ < kRows) {
+      found_.known[thread_] = of.known[thread_];
+      found_.journals[thread_] = of.journals[thread_];
+      found_.slots[thread_] = of.slots[thread_];
     }
     __syncthreads();
   }
@@ -125,8 +118,8 @@ class OfPiece {
   }
   /// An anchor keeps what was convolved last before it.
   __device__ void store_tail(int channel) const {
-    if (found_.anchor < 0) return;
-    float* tail = a_.anchors + found_.anchor * a_.anchor_stride +
+    if (new_anchor_ < 0) return;
+    float* tail = a_.anchors + new_anchor_ * a_.anchor_stride +
                   static_cast<std::int64_t>(value_columns()) * kPieceKeyDim + channel;
 #pragma unroll 1
     for (int i = 0; i < kBefore; ++i, tail += 2 * keys_ + value_columns()) {
@@ -136,7 +129,7 @@ class OfPiece {
 
   const DeltaNetArguments& a_;
   const RecurrencePlan::Run run_;
-  const int index_;
+  const int new_anchor_;
   const bool in_family_;
   const int known_rows_;
   const Piece piece_;

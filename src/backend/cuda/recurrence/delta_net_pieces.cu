@@ -20,8 +20,8 @@ class Values : public OfPiece {
  public:
   using OfPiece::OfPiece;
 
-  __device__ void go(int block) const {
-    find();
+  __device__ void go(const RunPiece& of, int block) const {
+    find(of);
     const int value = block * kPieceThreads + thread_;
     if (value >= value_columns()) return wait_for_earlier();
     const int channel = 2 * keys_ + value;
@@ -54,21 +54,19 @@ struct Memory {
 /// A key head: a thread has a channel of its queries or keys.
 class Keys : public OfPiece {
  public:
-  __device__ Keys(const DeltaNetArguments& args, const PieceRun& of, int piece, Found& found,
-                  Memory& memory)
-      : OfPiece(args, of, piece, found),
+  __device__ Keys(const DeltaNetArguments& args, const RunPiece& of, Found& found, Memory& memory)
+      : OfPiece(args, of, found),
         s_(memory),
         key_head_(static_cast<int>(blockIdx.x)),
         heads_(args.value_heads / args.key_heads),
         channel_((thread_ < kPieceKeyDim ? 0 : keys_ - kPieceKeyDim) + key_head_ * kPieceKeyDim +
-                 thread_),
-        piece_number_(piece) {}
+                 thread_) {}
 
-  __device__ void go() const {
+  __device__ void go(const RunPiece& of) const {
     float weights[kPieceTaps];
     load_four(a_.conv + channel_ * kPieceTaps, weights);
     Gates mine = gates_of_head();
-    find();
+    find(of);
     wait_for_earlier();
     load_gates(mine);
     load_keys();
@@ -133,7 +131,7 @@ class Keys : public OfPiece {
   /// What is convolved; keys that are known, and zeros where there are none.
   __device__ void load_keys() const {
     load_rows(first_place(), channel_);
-#pragma unroll 1
+#pragma unroll 2
     for (int place = 0; place < kRows; ++place) {
       if (has_row(place)) continue;
       if (is_key() && place < piece_.place) {
@@ -173,6 +171,7 @@ class Keys : public OfPiece {
   __device__ void normalise() const {
     constexpr int kOwn = 2 * kRows / kPieceWarps;
     constexpr int kEach = kPieceKeyDim / 32;
+    if (!has_row(vector_place(0)) && !has_row(vector_place(kOwn - 1))) return;
     const int lane = thread_ % 32;
     float values[kOwn][kEach];
     float sums[kOwn];
@@ -211,13 +210,13 @@ class Keys : public OfPiece {
     return (is_key_vector(n) ? s_.keys : s_.queries)[vector_place(n)];
   }
 
-  /// Keys, then queries, on keys: a thread has two on two.
+  /// Keys of the piece's rows, then queries, on keys: a thread has two on two.
   __device__ void dots() const {
     if (thread_ >= kDotThreads) return;
     const int tile = thread_ % (kDotThreads / 2);
     const int t = tile / kHalf * 2;
     const int j = tile % kHalf * 2;
-    if (j > t + 1) return;
+    if (j > t + 1 || t + 1 < piece_.place || t >= piece_.place + piece_.count) return;
     const bool of_keys = thread_ < kDotThreads / 2;
     const float* const mine = (of_keys ? s_.keys : s_.queries)[t];
     const float* const others = s_.keys[j];
@@ -258,7 +257,7 @@ class Keys : public OfPiece {
   }
 
   __device__ void store_record() const {
-    PieceRecord& record = this->record(piece_number_);
+    PieceRecord& record = this->record(static_cast<int>(blockIdx.y));
     const int channel = thread_ % kPieceKeyDim;
     const auto& from = is_key() ? s_.keys : s_.queries;
     auto* const to = reinterpret_cast<float4*>(vectors_of(record)[channel]);
@@ -270,7 +269,7 @@ class Keys : public OfPiece {
     if (thread_ < kRows) {
       record.journals[thread_] = piece_.has(thread_) ? found_.journals[thread_ - piece_.place] : -1;
     }
-    if (thread_ == kRows) record.anchor = found_.anchor;
+    if (thread_ == kRows) record.anchor = new_anchor_;
     // (Neighbours write beside each other.)
     const int slow = thread_ / kRows;
     const int fast = thread_ % kRows;
@@ -278,10 +277,10 @@ class Keys : public OfPiece {
     for (int of = 0; of < heads_; ++of) {
       PieceHead& head = record.heads()[of];
       const float* const decayed = s_.decayed[of];
-      if (fast >= slow) {
+      if (fast >= slow && piece_.has(fast)) {
         head.on_keys[slow][fast] = expf(decayed[fast] - decayed[slow]) * s_.on_keys[fast][slow];
       }
-      if (fast <= slow) {
+      if (fast <= slow && piece_.has(slow)) {
         head.on_queries[slow][fast] =
             expf(decayed[slow] - decayed[fast]) * s_.on_queries[slow][fast];
       }
@@ -301,6 +300,8 @@ class Keys : public OfPiece {
   /// A row of a family has its vectors in a column of a record, and is beside the keys before it.
   __device__ void store_family_rows() const {
     const int channel = thread_ % kPieceKeyDim;
+    const int j = thread_ % kRows;
+    const float* const decayed = s_.decayed[thread_ / kRows];
 #pragma unroll 1
     for (int t = 0; t < piece_.count; ++t) {
       const int place = piece_.place + t;
@@ -308,8 +309,6 @@ class Keys : public OfPiece {
       PieceRecord& record = this->record(a_.cut.count + found_.slots[t] / kRows);
       vectors_of(record)[channel][slot] = *vector_at(place);
       if (!has_gates()) continue;
-      const int j = thread_ % kRows;
-      const float* const decayed = s_.decayed[thread_ / kRows];
       PieceHead& head = record.heads()[thread_ / kRows];
       const float left = expf(decayed[place] - decayed[min(j, place)]);
       if (j < place) head.on_keys[slot][j] = left * s_.on_keys[place][j];
@@ -334,7 +333,6 @@ class Keys : public OfPiece {
   const int key_head_;
   const int heads_;
   const int channel_;
-  const int piece_number_;
 };
 
 /// grid (key_heads, then of values, pieces)
@@ -342,15 +340,14 @@ __global__ void __launch_bounds__(kPieceThreads, 4)
     pieces_kernel(const __grid_constant__ DeltaNetArguments args, std::int32_t level) {
   __shared__ Memory memory;
   __shared__ Found found;
-  const int piece = static_cast<int>(blockIdx.y);
-  const int run = args.cut.piece_runs[piece];
+  const RunPiece& of = args.cut.pieces[blockIdx.y];
   let_next_begin();
-  if (run < 0 || args.cut.runs[run].level != level) return wait_for_earlier();
+  if (of.level != level) return wait_for_earlier();
   const int block = static_cast<int>(blockIdx.x);
   if (block < args.key_heads) {
-    Keys(args, args.cut.runs[run], piece, found, memory).go();
+    Keys(args, of, found, memory).go(of);
   } else {
-    Values(args, args.cut.runs[run], piece, found).go(block - args.key_heads);
+    Values(args, of, found).go(of, block - args.key_heads);
   }
 }
 

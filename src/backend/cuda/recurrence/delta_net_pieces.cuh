@@ -48,10 +48,11 @@ struct Piece {
   int place;
   int count;
 
-  __device__ Piece(const RecurrencePlan::Run& run, int index)
-      : first(index == 0 ? 0 : index * kRows - run.known),
-        place(index == 0 ? run.known : 0),
-        count(min(kRows - place, run.row_end - run.row_begin - first)) {}
+  static __device__ Piece of(const RecurrencePlan::Run& run, int index) {
+    const int first = index == 0 ? 0 : index * kRows - run.known;
+    const int place = index == 0 ? run.known : 0;
+    return {first, place, min(kRows - place, run.row_end - run.row_begin - first)};
+  }
   __device__ bool has(int at) const { return at >= place && at < place + count; }
   __device__ bool ends_chunk() const { return place + count == kRows; }
 };

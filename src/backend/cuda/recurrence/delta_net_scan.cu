@@ -80,7 +80,7 @@ class Scan {
     for (int index = 0; index < pieces_; ++index) {
       await(index);
       if (index + 1 < pieces_) begin(index + 1);
-      piece(Piece(run_, index), s_.stages[index % 2]);
+      piece(Piece::of(run_, index), s_.stages[index % 2]);
     }
   }
 
@@ -156,7 +156,7 @@ class Scan {
       copy_async(shared_address(&stage.record) + at, from + at, true);
     }
 #endif
-    const Piece piece(run_, index);
+    const Piece piece = Piece::of(run_, index);
     const int t = row_ - piece.place;
     if (t >= 0 && t < piece.count) {
       const float* const values = values_of(piece, t);

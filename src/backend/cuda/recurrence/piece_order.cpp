@@ -44,7 +44,6 @@ PieceOrder::PieceOrder() {
   pieces_.reserve(1);
   families_.reserve(1);
   family_rows_.reserve(1);
-  row_slots_.reserve(1);
 }
 
 void PieceOrder::clear() {
@@ -93,7 +92,11 @@ void PieceOrder::build(const RecurrencePlan& plan, bool families) {
   if (!growing_.empty()) row_slots_.assign(plan.journals.size(), -1);
   for (const Growing& growing : growing_) finish(growing);
   fill_to_power_of_two(families_, {});
-  number_pieces();
+  fill_to_power_of_two(runs_, {});
+  alone_ = static_cast<std::int32_t>(runs_.size());
+  runs_.insert(runs_.end(), family_runs_.begin(), family_runs_.end());
+  for (PieceRun& run : runs_) cut(plan, run);
+  fill_to_power_of_two(pieces_, {});
 }
 
 void PieceOrder::in_level(std::int32_t level, std::uint8_t kind) {
@@ -231,11 +234,10 @@ void PieceOrder::finish(const Growing& growing) {
   RowFamily& family = families_.emplace_back();
   family.level = growing.level;
   family.anchor = growing.anchor;
-  family.known_begin = static_cast<std::int32_t>(known_.size());
   family.known = static_cast<std::int32_t>(growing.known.size());
   family.first_slot = static_cast<std::int32_t>(family_rows_.size());
   family.rows = static_cast<std::int32_t>(growing.rows.size());
-  known_.insert(known_.end(), growing.known.begin(), growing.known.end());
+  std::ranges::copy(growing.known, family.journals);
   for (const std::size_t member : order) {
     FamilyRow row = growing.rows[member];
     for (std::int32_t i = 0; i < row.place; ++i) {
@@ -254,19 +256,30 @@ void PieceOrder::finish(const Growing& growing) {
   family_rows_.resize((family_rows_.size() + kBatch - 1) / kBatch * kBatch);
 }
 
-void PieceOrder::number_pieces() {
-  fill_to_power_of_two(runs_, {});
-  alone_ = static_cast<std::int32_t>(runs_.size());
-  runs_.insert(runs_.end(), family_runs_.begin(), family_runs_.end());
-  for (std::size_t i = 0; i < runs_.size(); ++i) {
-    PieceRun& run = runs_[i];
-    run.first_piece = static_cast<std::int32_t>(pieces_.size());
-    const std::int64_t places = run.level < 0 ? 0 : run.run.known + rows_of(run.run);
-    pieces_.insert(pieces_.end(),
-                   static_cast<std::size_t>((places + kChunkTokens - 1) / kChunkTokens),
-                   static_cast<std::int32_t>(i));
+void PieceOrder::cut(const RecurrencePlan& plan, PieceRun& of) {
+  of.first_piece = static_cast<std::int32_t>(pieces_.size());
+  if (of.level < 0) return;
+  const Run& run = of.run;
+  constexpr auto kRows = static_cast<std::int32_t>(kChunkTokens);
+  std::int32_t next_anchor = run.anchors_begin;
+  for (std::int32_t begin = 0; begin < run.known + rows_of(run); begin += kRows) {
+    RunPiece& piece = pieces_.emplace_back();
+    piece.run = run;
+    piece.level = of.level;
+    piece.place = begin == 0 ? run.known : 0;
+    piece.first = begin + piece.place - run.known;
+    piece.count = std::min(kRows - piece.place, rows_of(run) - piece.first);
+    piece.known_rows = of.known_rows;
+    piece.in_family = of.in_family ? 1 : 0;
+    std::ranges::copy(known_of(run), piece.known);
+    for (std::int32_t i = 0; i < piece.count; ++i) {
+      const std::int32_t row = run.row_begin + piece.first + i;
+      piece.journals[i] = journal_of(plan, row);
+      if (of.in_family) piece.slots[i] = row_slots_[static_cast<std::size_t>(row)];
+    }
+    if (of.in_family || piece.place + piece.count < kRows) continue;
+    piece.new_anchor = plan.anchors[static_cast<std::size_t>(next_anchor++)];
   }
-  fill_to_power_of_two(pieces_, -1);
 }
 
 }  // namespace dendrite::cuda

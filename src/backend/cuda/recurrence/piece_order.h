@@ -24,16 +24,32 @@ struct PieceRun {
   std::int32_t known_rows = 0;
 };
 
+/// Rows of a run in one chunk, and all slots that they lead to: in short passes a read that waits
+/// for another one takes longer than all else.
+struct RunPiece {
+  RecurrencePlan::Run run;
+  std::int32_t level = -1;  // -1: none at all
+  std::int32_t first = 0;   // row of the run
+  std::int32_t place = 0;   // of that in the chunk
+  std::int32_t count = 0;
+  std::int32_t known_rows = 0;               // PieceRun's
+  std::int32_t in_family = 0;                // or 1
+  std::int32_t new_anchor = -1;              // where the state behind it goes
+  std::int32_t known[kChunkTokens] = {};     // of the run, by place
+  std::int32_t journals[kChunkTokens] = {};  // of its rows
+  std::int32_t slots[kChunkTokens] = {};     // of its rows in PieceOrder::family_rows()
+};
+
 /// Rows that meet the state of one anchor as one. They lie by their places in the chunk, so that
 /// each comes behind those that it goes on from.
 struct RowFamily {
   std::int32_t level = -1;
   std::int32_t anchor = -1;
-  std::int32_t known_begin = 0;  // journals of rows computed before
-  std::int32_t known = 0;
+  std::int32_t known = 0;       // how many rows computed before
   std::int32_t first_slot = 0;  // where its rows begin among those of all families
   std::int32_t rows = 0;
-  std::int16_t places[kChunkTokens + 1] = {};  // where the rows of each place begin
+  std::int16_t places[kChunkTokens + 1] = {};    // where the rows of each place begin
+  std::int32_t journals[kMostFamilyKnown] = {};  // of those known
 };
 
 struct alignas(16) FamilyRow {
@@ -65,14 +81,12 @@ class PieceOrder {
   std::span<const PieceRun> runs() const { return runs_; }
   std::int32_t alone() const { return alone_; }
   std::span<const std::int32_t> known() const { return known_; }
-  /// Each piece's run, then -1 up to a power of two.
-  std::span<const std::int32_t> pieces() const { return pieces_; }
+  /// Then such of no level up to a power of two.
+  std::span<const RunPiece> pieces() const { return pieces_; }
   /// Then such of no level up to a power of two.
   std::span<const RowFamily> families() const { return families_; }
   /// Those of a family begin at a multiple of kChunkTokens.
   std::span<const FamilyRow> family_rows() const { return family_rows_; }
-  /// Where each row of the pass is among those, or -1; empty where there are no families.
-  std::span<const std::int32_t> row_slots() const { return row_slots_; }
 
  private:
   using Run = RecurrencePlan::Run;
@@ -104,18 +118,18 @@ class PieceOrder {
                                      static_cast<std::size_t>(run.known));
   }
   void finish(const Growing& growing);
-  void number_pieces();
+  void cut(const RecurrencePlan& plan, PieceRun& run);
 
   std::vector<PieceRun> runs_;
   std::vector<PieceRun> family_runs_;
   std::vector<std::int32_t> known_;
-  std::vector<std::int32_t> pieces_;
+  std::vector<RunPiece> pieces_;
   std::vector<RowFamily> families_;
   std::vector<FamilyRow> family_rows_;
-  std::vector<std::int32_t> row_slots_;
   std::vector<std::uint8_t> levels_;
   std::int32_t alone_ = 0;
   // While it is built:
+  std::vector<std::int32_t> row_slots_;  // where a row of the pass is in family_rows_
   std::vector<Growing> growing_;
   std::unordered_map<std::int32_t, std::int32_t> sharing_;   // short runs behind an anchor
   std::unordered_map<std::int32_t, std::int32_t> anchored_;  // the level that writes an anchor

@@ -73,12 +73,11 @@ class Recurrence {
     out.runs = stages.stage(order_.runs());
     out.alone = order_.alone();
     out.known = stages.stage(order_.known());
-    out.piece_runs = stages.stage(order_.pieces());
+    out.pieces = stages.stage(order_.pieces());
     out.count = static_cast<std::int32_t>(std::ssize(order_.pieces()));
     out.families = stages.stage(order_.families());
     out.family_count = static_cast<std::int32_t>(std::ssize(order_.families()));
     out.family_rows = stages.stage(order_.family_rows());
-    out.row_slots = stages.stage(order_.row_slots());
     return out;
   }
   /// Of all kinds' launches: where the layer keeps states, and the runs.
