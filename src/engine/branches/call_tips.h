@@ -16,7 +16,7 @@ class CallTips {
   Tip& fork(const Tip& from) DENDRITE_REQUIRES(kTreeLock);
   void drop() DENDRITE_REQUIRES(kTreeLock);
 
-  std::vector<Tip*> all() const DENDRITE_REQUIRES(kTreeLock);
+  std::vector<Tip*> all() DENDRITE_REQUIRES(kTreeLock);
 
  private:
   EngineCore& engine_;

@@ -11,7 +11,7 @@ void EngineCore::check_all() {
     }
   }
   for (const Tips* of_call : call_tips) {
-    for (const std::unique_ptr<Tip>& tip : *of_call) tips.push_back(tip.get());
+    for (const Tip& tip : *of_call) tips.push_back(&tip);
   }
   memories().collect_tips(tips);
   kv_debug->check(*tree, tips);

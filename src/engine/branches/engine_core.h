@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
@@ -126,7 +127,7 @@ struct EngineCore {
   std::vector<BranchState*> behind DENDRITE_GUARDED_BY(kTreeLock);
   std::atomic<bool> any_behind = false;  // whether that has any, for who has no lock
   /// Tips that calls in progress hold beside those of branches, see CallTips.
-  using Tips = std::vector<std::unique_ptr<Tip>>;
+  using Tips = std::deque<Tip>;  // their addresses stay
   std::vector<const Tips*> call_tips DENDRITE_GUARDED_BY(kTreeLock);
   /// Debug mode: checks tree and pages, after every operation that changed the tree.
   void debug_check() DENDRITE_REQUIRES(kTreeLock) {

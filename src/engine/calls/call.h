@@ -68,6 +68,9 @@ class Call : public std::enable_shared_from_this<Call> {
   virtual void want_drafts(std::vector<DraftWish>& /*wishes*/) DENDRITE_COMPUTES {}
   /// ... and once they are there, wishes for their rows. It is not told what came of those.
   virtual void ask_for_drafts(std::vector<Wish>& /*wishes*/) DENDRITE_COMPUTES {}
+  /// The pass is under way, and what drafts draw behind it is to be said: not before, as the device
+  /// would wait for that.
+  virtual void prepare_draft_draws() DENDRITE_COMPUTES {}
   /// What the step did for what it asked for, in that order. Appends lanes.
   virtual void take(std::span<const StepOutcome> outcomes, ReadyLanes& ready)
       DENDRITE_REQUIRES(kComputeLock, kTreeLock) = 0;

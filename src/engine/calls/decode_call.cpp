@@ -284,6 +284,10 @@ void DecodeCall::ask_for_drafts(std::vector<Wish>& wishes) {
   if (drafting_ != nullptr) drafting_->ask(wishes);
 }
 
+void DecodeCall::prepare_draft_draws() {
+  if (drafting_ != nullptr) drafting_->prepare_draws();
+}
+
 /// What may have changed about them since the last turn; and tokens that need no step.
 void DecodeCall::look_at_branches() {
   for (Lane* lane : running_) {

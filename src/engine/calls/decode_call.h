@@ -31,6 +31,7 @@ class DecodeCall final : public Call {
   bool wants_drafts() const override;
   void want_drafts(std::vector<DraftWish>& wishes) DENDRITE_COMPUTES override;
   void ask_for_drafts(std::vector<Wish>& wishes) DENDRITE_COMPUTES override;
+  void prepare_draft_draws() DENDRITE_COMPUTES override;
   void take(std::span<const StepOutcome> outcomes, ReadyLanes& ready)
       DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;
   void commit() DENDRITE_REQUIRES(kComputeLock, kTreeLock) override;

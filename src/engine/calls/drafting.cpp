@@ -57,24 +57,33 @@ void Drafting::ask(std::vector<Wish>& wishes) {
     of.place = of.owner().lanes.size();
     of.owner().lanes.push_back(&of);
   }
+  {
+    const TreeLock lock(engine_.tree_mutex);
+    for (Drafted& of : drafts_) {
+      if (of.shared_with == nullptr) grow(of);
+    }
+  }
   for (Drafted& of : drafts_) {
-    if (of.shared_with == nullptr && std::ranges::count(of.picked, true) > 0) ask_for(of, wishes);
+    if (!of.chains.empty()) ask_for(of, wishes);
   }
 }
 
 void Drafting::ask_for(Drafted& of, std::vector<Wish>& wishes) {
-  Lane& lane = *of.lane;
   for (std::size_t i = 0; i < of.picked.size(); ++i) {
     if (of.picked[i])
       hoped_ += static_cast<double>(of.lanes.size()) * std::exp(of.draft.nodes[i].score);
   }
-  {
-    const TreeLock lock(engine_.tree_mutex);
-    grow(of, -1, lane.branch->tip);
+  const std::size_t nodes = of.chain_nodes.size();
+  if (sampler_.on_device()) {
+    of.draws.resize(nodes * of.lanes.size());
+    if (!of.states.empty()) of.masked.resize(nodes);
+  } else {
+    of.rows.resize(nodes);
   }
+  std::size_t before = 0;  // nodes of other chains
   for (Chain& chain : of.chains) {
     Wish& wish = wishes.emplace_back();
-    wish.branch = lane.branch;
+    wish.branch = of.lane->branch;
     wish.is_draft = true;
     wish.turn.place = static_cast<std::int64_t>(wishes.size());  // a chain's parent comes before it
     // The likelier ones first, whoever's they are.
@@ -85,7 +94,50 @@ void Drafting::ask_for(Drafted& of, std::vector<Wish>& wishes) {
     wish.request.priority = std::numeric_limits<int>::min();
     wish.request.keep_logits = false;
     wish.request.logits_from = chain.begin;
-    ask_for_draws(of, chain, wish);
+    ask_for_draws(of, chain, before, wish);
+    before += chain.nodes.size();
+  }
+}
+
+/// What is to be known after each token of the chain, which has so many before it: for each lane
+/// what it draws, or the row.
+void Drafting::ask_for_draws(Drafted& of, Chain& chain, std::size_t before, Wish& wish) const {
+  const std::size_t nodes = chain.nodes.size();
+  if (!sampler_.on_device()) {
+    wish.request.chain_rows = chain.rows = std::span(of.rows).subspan(before, nodes);
+    return;
+  }
+  const std::size_t lanes = of.lanes.size();
+  chain.draws = std::span(of.draws).subspan(before * lanes, nodes * lanes);
+  wish.request.chain_draws = chain.draws;
+  wish.request.chain_lanes = static_cast<std::int32_t>(lanes);
+  if (of.masked.empty()) return;
+  wish.masked = chain.masked = std::span(of.masked).subspan(before, nodes);
+  for (std::size_t i = 0; i < nodes; ++i) {
+    chain.masked[i].matcher = &of.states[static_cast<std::size_t>(chain.nodes[i])];
+    chain.masked[i].draw = &chain.draws[i];
+  }
+}
+
+void Drafting::prepare_draws() {
+  for (Drafted& of : drafts_) {
+    if (sampler_.draws_wait()) of.edits.reserve(of.draws.size());  // (their addresses stay)
+    auto draw = of.draws.begin();
+    for (const Chain& chain : of.chains) {
+      if (chain.draws.empty()) continue;
+      for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
+        const std::int64_t length = chain.begin + 1 + static_cast<std::int64_t>(i);
+        for (const Drafted* one : of.lanes) {
+          *draw = sampler_.draw_of(*one->lane, length);
+          if (sampler_.draws_wait()) {
+            LaneSampler::OwnEdits& edits = of.edits.emplace_back();
+            sampler_.edits_after(*one->lane, path_to(of, chain.nodes[i]), edits);
+            draw->edits = edits.view();
+          }
+          ++draw;
+        }
+      }
+    }
   }
 }
 
@@ -101,58 +153,43 @@ std::vector<Token> Drafting::path_to(const Drafted& of, std::int32_t node) {
   return path;
 }
 
-/// What is to be known after each token of the chain: for each lane what it draws, or the row.
-void Drafting::ask_for_draws(Drafted& of, Chain& chain, Wish& wish) {
-  if (!sampler_.on_device()) {
-    chain.rows.resize(chain.nodes.size());
-    wish.request.chain_rows = chain.rows;
-    return;
+Drafting::Children::Children(const LaneDraft& draft)
+    : firsts(draft.picked.size() + 1, -1), nexts(draft.picked.size(), -1) {
+  for (std::size_t i = draft.picked.size(); i-- > 0;) {
+    if (!draft.picked[i]) continue;
+    std::int32_t& first = firsts[static_cast<std::size_t>(draft.draft.nodes[i].parent + 1)];
+    nexts[i] = std::exchange(first, static_cast<std::int32_t>(i));
   }
-  for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
-    const std::int64_t length = chain.begin + 1 + static_cast<std::int64_t>(i);
-    for (const Drafted* one : of.lanes) {
-      chain.draws.push_back(sampler_.draw_of(*one->lane, length));
-      if (!sampler_.draws_wait()) continue;
-      LaneSampler::OwnEdits& edits = chain.edits.emplace_back();
-      sampler_.edits_after(*one->lane, path_to(of, chain.nodes[i]), edits);
-      chain.draws.back().edits = edits.view();
-    }
-  }
-  wish.request.chain_draws = chain.draws;
-  wish.request.chain_lanes = static_cast<std::int32_t>(of.lanes.size());
-  if (of.states.empty()) return;
-  for (std::size_t i = 0; i < chain.nodes.size(); ++i) {
-    chain.masked.push_back(
-        {&of.states[static_cast<std::size_t>(chain.nodes[i])], &chain.draws[i], nullptr});
-  }
-  wish.masked = chain.masked;
+}
+
+void Drafting::grow(Drafted& of) {
+  const auto picked = static_cast<std::size_t>(std::ranges::count(of.picked, true));
+  if (picked == 0) return;
+  of.chains.reserve(picked);
+  of.chain_nodes.reserve(picked);
+  of.chain_tokens.reserve(picked);
+  grow(of, Children(of), -1, of.lane->branch->tip);
 }
 
 /// Tips for what comes after a node: chains share one, forks fork.
-void Drafting::grow(Drafted& of, std::int32_t node, Tip& from) {
-  const std::vector<DraftNode>& nodes = of.draft.nodes;
-  const auto child_after = [&](std::int32_t parent, std::int32_t last) {
-    for (std::int32_t i = last + 1; i < std::ssize(nodes); ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      if (of.picked[at] && nodes[at].parent == parent) return i;
-    }
-    return std::int32_t{-1};
-  };
-  for (std::int32_t first = child_after(node, node); first >= 0; first = child_after(node, first)) {
+void Drafting::grow(Drafted& of, const Children& children, std::int32_t node, Tip& from) {
+  for (std::int32_t first = children.first(node); first >= 0; first = children.after(first)) {
     Chain& chain = of.chains.emplace_back();
     chain.tip = &tips_.fork(from);
     chain.begin = engine_.tree->length(from);
-    std::vector<Token> tokens;
+    std::size_t count = 0;
     std::int32_t last = first;
     for (std::int32_t next = first; next >= 0;) {
       last = next;
-      chain.nodes.push_back(last);
-      tokens.push_back(nodes[static_cast<std::size_t>(last)].token);
-      next = child_after(last, last);
-      if (next >= 0 && child_after(last, next) >= 0) break;  // it branches
+      of.chain_nodes.push_back(last);
+      of.chain_tokens.push_back(of.draft.nodes[static_cast<std::size_t>(last)].token);
+      ++count;
+      next = children.first(last);
+      if (next >= 0 && children.after(next) >= 0) break;  // it branches
     }
-    engine_.tree->append(*chain.tip, tokens);
-    grow(of, last, *chain.tip);
+    chain.nodes = std::span(of.chain_nodes).last(count);
+    engine_.tree->append(*chain.tip, std::span(of.chain_tokens).last(count));
+    grow(of, children, last, *chain.tip);
   }
 }
 

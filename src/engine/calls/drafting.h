@@ -32,6 +32,8 @@ class Drafting {
   void collect(std::vector<DraftWish>& wishes);
   /// Wishes for the rows of what was proposed.
   void ask(std::vector<Wish>& wishes) DENDRITE_COMPUTES;
+  /// Before the step's draws: what is drawn behind those rows.
+  void prepare_draws();
   /// The lane has its token, drawn or forced. True: it was drafted, and the lane's `logits` or
   /// `draw` are those after it.
   bool follow(Lane& lane) DENDRITE_COMPUTES;
@@ -47,13 +49,12 @@ class Drafting {
   /// Tokens of which each is the only one drafted after the one before: one fork has them.
   struct Chain {
     Tip* tip = nullptr;
-    std::int64_t begin = 0;           // position of the first
-    std::vector<std::int32_t> nodes;  // in order
+    std::int64_t begin = 0;               // position of the first
+    std::span<const std::int32_t> nodes;  // in order
     // After each of them:
-    std::vector<Draw> draws;        // where the device samples, one for each lane of the draft
-    std::vector<DraftDraw> masked;  // ... under a constraint
-    std::deque<LaneSampler::OwnEdits> edits;  // ... of their logits; their addresses stay
-    std::vector<std::shared_ptr<const LogitsRow>> rows;  // else
+    std::span<Draw> draws;        // where the device samples, one for each lane of the draft
+    std::span<DraftDraw> masked;  // ... under a constraint
+    std::span<std::shared_ptr<const LogitsRow>> rows;  // else
 
     /// Whether the step computed the row of its token `i`.
     bool has_row(std::size_t i) const {
@@ -61,9 +62,16 @@ class Drafting {
     }
   };
   struct Drafted : LaneDraft {
-    std::deque<Chain> chains;     // their addresses stay; of the draft's owner alone
     std::vector<Drafted*> lanes;  // whose draft it is; of its owner alone
     std::size_t place = 0;        // among those
+    // Of the draft's owner alone: its chains, and what these are parts of, one after the other.
+    std::vector<Chain> chains;
+    std::vector<std::int32_t> chain_nodes;
+    std::vector<Token> chain_tokens;
+    std::vector<Draw> draws;
+    std::vector<DraftDraw> masked;
+    std::vector<LaneSampler::OwnEdits> edits;  // of the draws' logits
+    std::vector<std::shared_ptr<const LogitsRow>> rows;
 
     Drafted& owner() {
       return shared_with == nullptr ? *this : static_cast<Drafted&>(*shared_with);
@@ -72,12 +80,25 @@ class Drafting {
       return shared_with == nullptr ? *this : static_cast<const Drafted&>(*shared_with);
     }
   };
+  /// Of a draft's nodes that are picked, in their order: what is drafted after each. -1: nothing.
+  struct Children {
+    explicit Children(const LaneDraft& draft);
+    std::int32_t first(std::int32_t node) const {
+      return firsts[static_cast<std::size_t>(node + 1)];
+    }
+    std::int32_t after(std::int32_t node) const { return nexts[static_cast<std::size_t>(node)]; }
+
+    std::vector<std::int32_t> firsts;  // of the text, then of each node
+    std::vector<std::int32_t> nexts;   // the next one with the same parent
+  };
 
   bool can_draft() const;
-  void ask_for(Drafted& of, std::vector<Wish>& wishes) DENDRITE_COMPUTES;
+  void ask_for(Drafted& of, std::vector<Wish>& wishes);
   static std::vector<Token> path_to(const Drafted& of, std::int32_t node);
-  void ask_for_draws(Drafted& of, Chain& chain, Wish& wish);
-  void grow(Drafted& of, std::int32_t node, Tip& from) DENDRITE_REQUIRES(kTreeLock);
+  void ask_for_draws(Drafted& of, Chain& chain, std::size_t before, Wish& wish) const;
+  void grow(Drafted& of) DENDRITE_REQUIRES(kTreeLock);
+  void grow(Drafted& of, const Children& children, std::int32_t node, Tip& from)
+      DENDRITE_REQUIRES(kTreeLock);
   bool take(Drafted& of, const Chain& chain, std::size_t i) DENDRITE_COMPUTES;
   bool may_spend() const DENDRITE_REQUIRES(kTreeLock);
   SpeculationStats count() const;

@@ -160,6 +160,8 @@ void EngineTurn::split_rows(std::int64_t rows) {
 }
 
 void EngineTurn::order_requests() {
+  order_.reserve(wishes_.size());
+  requests_.reserve(wishes_.size());
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const std::int64_t rows = std::min(groups_[i].share, engine_.step_rows);
     parts_[i].first = order_.size();
@@ -173,7 +175,8 @@ void EngineTurn::order_requests() {
   outcomes_.resize(requests_.size());
 }
 
-void EngineTurn::make_masks() {
+void EngineTurn::prepare_draws() {
+  for (Call* call : calls_) call->prepare_draft_draws();
   std::vector<Lane*> lanes;
   std::vector<DraftDraw*> drafts;
   for (const Wish& wish : wishes_) {

@@ -30,7 +30,7 @@ class EngineTurn {
   // --- while the step runs, see StepHost
   void tell_planned(std::span<const StepRequest> requests,
                     std::span<const StepOutcome> outcomes) const DENDRITE_REQUIRES(kTreeLock);
-  void make_masks() DENDRITE_COMPUTES;
+  void prepare_draws() DENDRITE_COMPUTES;
 
   /// The sessions of these rows have had them computed for nothing.
   static void charge_discarded(EngineCore& engine, std::span<const std::uint64_t> owners)

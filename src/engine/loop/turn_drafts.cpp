@@ -100,6 +100,9 @@ void EngineTurn::draft() {
   if (has_begun || !any) {
     for (LaneDraft* draft : drafts) draft->picked.assign(draft->draft.nodes.size(), false);
   }
+  std::size_t most = wishes_.size();
+  for (const LaneDraft* draft : drafts) most += draft->picked.size();
+  wishes_.reserve(most);
   for (Call* call : calls_) call->ask_for_drafts(wishes_);
   draft_ms_ = now_ms() - begin_ms;
 }

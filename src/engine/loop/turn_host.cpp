@@ -37,8 +37,8 @@ void TurnHost::collect_holders(std::vector<Holder>& out) {
     }
   }
   for (const EngineCore::Tips* of_call : engine_.call_tips) {
-    for (const std::unique_ptr<Tip>& tip : *of_call) {
-      out.push_back({.tip = tip.get(), .priority = std::numeric_limits<int>::min()});
+    for (const Tip& tip : *of_call) {
+      out.push_back({.tip = &tip, .priority = std::numeric_limits<int>::min()});
     }
   }
 }
@@ -67,7 +67,7 @@ void TurnHost::on_planned(std::span<const StepRequest> requests,
 }
 
 void TurnHost::before_draws() {
-  turn_->make_masks();
+  turn_->prepare_draws();
 }
 
 void TurnHost::on_changed() {
