@@ -319,7 +319,8 @@ class KvTree {
   /// that it waits for. True if it took any.
   bool evict(const Tip& tip, std::uint64_t claim, std::int64_t pages);
 
-  /// The segments with pending tokens, from the oldest down to the tip's own; none: `out` is empty.
+  /// The segments with pending tokens, from the oldest, or the deepest that is planned (plan_mark
+  /// >= 0), down to the tip's own; none: `out` is empty.
   void missing_chain(const Tip& tip, std::vector<Segment*>& out) const;
   /// page * page_tokens + offset of one of the segment's own positions. Requires: it has a page.
   std::int64_t slot(const Segment& segment, std::int64_t position) const;
@@ -351,10 +352,10 @@ class KvTree {
   /// So that the state behind the tip's first `length` positions is known: at `length`, or before
   /// it where something is not kept. Requires: there are states, and length <= length(tip).
   StateStart state_start(const Tip& tip, std::int64_t length);
-  /// The page of one of the path's positions that belongs to the segment that the position is in:
-  /// there its journal is kept, and the anchor behind it. Requires: it has a page.
-  PageId own_page(const Tip& tip, std::int64_t position) const;
-
+  /// Of each of the path's positions [begin, end), its page of the segment that the position is in:
+  /// there its journal is kept, and the anchor behind it. Requires: they have pages.
+  void own_pages(const Tip& tip, std::int64_t begin, std::int64_t end,
+                 std::vector<PageId>& out) const;
   /// What is kept of what a tip goes on from behind its last computed position, and computes the
   /// distribution after that one from.
   std::vector<StatePlace> states_at_end(const Tip& tip);

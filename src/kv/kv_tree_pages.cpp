@@ -30,7 +30,7 @@ void KvTree::missing_chain(const Tip& tip, std::vector<Segment*>& out) const {
   out.clear();
   for (Segment* s = segment(tip); s != nullptr; s = s->parent) {
     if (!s->complete()) out.push_back(s);
-    if (s->computed > s->begin) break;  // (O): all ancestors are complete
+    if (s->has_all_before()) break;
   }
   std::reverse(out.begin(), out.end());
 }
@@ -40,7 +40,7 @@ void KvTree::missing_chain(const Tip& tip, std::vector<Segment*>& out) const {
 void KvTree::tidy_chain(const Tip& tip) {
   for (Segment* s = segment(tip); s != nullptr; s = s->parent) {
     absorb_parents(*s);
-    if (s->computed > s->begin) break;
+    if (s->has_all_before()) break;
     if (s->page_count > 0 && pool_.holders(s->head) > 1) release_pages(*s, 0);
   }
 }
@@ -69,7 +69,7 @@ std::int64_t KvTree::pages_needed(const Tip& tip, std::uint64_t stamp) {
       needed += pages_missing(*s);
       if (waits_for_open(*s)) needed += pages_needed(s->source->tip, stamp);
     }
-    if (s->computed > s->begin) break;
+    if (s->has_all_before()) break;
   }
   return needed;
 }
@@ -87,7 +87,7 @@ void KvTree::reserve_chain(const Tip& tip) {
   for (Segment* segment : chain_) reserve_segment(*segment);
   for (Segment* s = segment(tip); s != nullptr; s = s->parent) {
     if (waits_for_open(*s)) reserve_chain(s->source->tip);
-    if (s->computed > s->begin) break;
+    if (s->has_all_before()) break;
   }
 }
 

@@ -149,7 +149,9 @@ void PathStates::drop_journal(std::int32_t& slot) {
 }
 
 void PathStates::drop_journals(Record& of) {
-  for (std::int32_t& slot : of.journals) drop_journal(slot);
+  for (std::int32_t& slot : of.journals) {
+    if (slot != kNone) drop_journal(slot);
+  }
 }
 
 /// The one used longest ago, of those that do not last if there are such.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "backend/recurrence_plan.h"
@@ -132,10 +133,14 @@ class PathStates final : public PageWatch {
 struct StateStart {
   std::int64_t position = 0;  // of the first row that they need
   std::int32_t anchor = PathStates::kNone;
-  std::vector<std::int32_t> known{};  // journals behind the anchor, of the positions before it
+  std::int64_t known_count = 0;  // of positions behind the anchor and before `position`; ...
+  std::array<std::int32_t, kChunkTokens> journals{};  // ... theirs
 
+  std::span<const std::int32_t> known() const {
+    return std::span(journals).first(static_cast<std::size_t>(known_count));
+  }
   /// Where what is known begins: behind the anchor.
-  std::int64_t known_begin() const { return position - std::ssize(known); }
+  std::int64_t known_begin() const { return position - known_count; }
 };
 
 /// What is kept of one page: the anchor behind it, or a journal.

@@ -55,6 +55,9 @@ struct alignas(64) Segment {
 
   std::int64_t end() const { return begin + size; }
   bool complete() const { return computed == end(); }
+  /// Its ancestors lack nothing: they are complete ((O) in kv_tree.h), or they were reserved and
+  /// are planned, as it is.
+  bool has_all_before() const { return computed > begin || plan_mark >= 0; }
   bool moved() const { return source != nullptr; }
   /// Whether K and V of the two come in one way, so that they could be one segment.
   bool made_like(const Segment& other) const {

@@ -14,7 +14,7 @@ constexpr auto kBlock = static_cast<std::int32_t>(kBlockTokens);
 /// First index in [begin, end) where the tables differ, or `end`.
 std::int64_t first_difference(const std::int32_t* a, const std::int32_t* b, std::int64_t begin,
                               std::int64_t end) {
-  for (const std::int64_t stride : {512, 64}) {
+  for (const std::int64_t stride : {512, 64, 8}) {
     const auto bytes = static_cast<std::size_t>(stride) * sizeof(*a);
     while (begin + stride <= end && std::memcmp(a + begin, b + begin, bytes) == 0) begin += stride;
   }

@@ -15,6 +15,8 @@ constexpr std::int64_t chunk_begin(std::int64_t position) {
 
 void RecurrencePlanner::begin(KvTree& tree) {
   runs_.clear();
+  journals_.clear();
+  anchors_.clear();
   if (tree.states() != nullptr) tree.states()->begin_step();
 }
 
@@ -23,32 +25,38 @@ std::int64_t RecurrencePlanner::start(KvTree& tree, const Tip& owner, std::int64
   return start_.position;
 }
 
-void RecurrencePlanner::use(KvTree& tree, const Tip& owner, const StateStart& start) {
+void RecurrencePlanner::find_pages(const KvTree& tree, const Tip& owner, const StateStart& start,
+                                   std::int64_t end) {
+  pages_begin_ = std::max<std::int64_t>(0, start.known_begin() - 1);
+  tree.own_pages(owner, pages_begin_, end, pages_);
+}
+
+void RecurrencePlanner::use(KvTree& tree, const Tip& owner, const StateStart& start) const {
   PathStates& states = *tree.states();
   const std::int64_t begin = start.known_begin();
-  for (std::int64_t p = begin; p < start.position; ++p) states.use(tree.own_page(owner, p));
+  for (std::int64_t p = begin; p < start.position; ++p) states.use(page(p));
   if (start.anchor == PathStates::kNone) return;
-  const PageId before = tree.own_page(owner, begin - 1);
+  const PageId before = page(begin - 1);
   states.use(before);
   if (begin <= tree.segment(owner)->begin) states.keep(before);
 }
 
-std::optional<PageId> RecurrencePlanner::known_page(const KvTree& tree, const Tip& owner,
-                                                    const StateStart& start) {
+std::optional<PageId> RecurrencePlanner::known_page(const StateStart& start) const {
   if (start.position == 0) return std::nullopt;
-  return tree.own_page(owner, start.position - 1);
+  return page(start.position - 1);
 }
 
-bool RecurrencePlanner::may_come_back(KvTree& tree, const Tip& owner, std::int64_t end) const {
+bool RecurrencePlanner::may_come_back(KvTree& tree, const Tip& owner, std::int64_t end) {
   const PathStates& states = *tree.states();
-  const bool has_seat = states.has_seat(known_page(tree, owner, start_));
+  find_pages(tree, owner, start_, start_.position);
+  const bool has_seat = states.has_seat(known_page(start_));
   if (!has_seat && !states.has_free_seat()) return false;
   const std::int64_t chunk = chunk_begin(end);
   std::int64_t anchors = chunk > start_.known_begin() ? 1 : 0;
   std::int64_t journals = end - std::max(chunk, start_.position);
   if (!has_seat) {  // what it goes on from stays, too
     anchors += start_.anchor == PathStates::kNone ? 0 : 1;
-    journals += std::ssize(start_.known);
+    journals += start_.known_count;
   }
   return states.has_room(anchors, journals);
 }
@@ -60,68 +68,73 @@ std::int32_t RecurrencePlanner::add(KvTree& tree, const Tip& owner, std::int64_t
                                     std::int64_t end, bool store) {
   PathStates& states = *tree.states();
   Run& run = runs_.emplace_back();
-  run.start = std::move(start_);
+  run.start = start_;
+  run.journals.begin = journals_.size();
+  run.anchors.begin = anchors_.size();
   const std::int64_t first = run.start.position;
   const bool is_short = end - begin <= kChunkTokens;
+  find_pages(tree, owner, run.start, end);
   use(tree, owner, run.start);
-  const std::optional<PageId> from = known_page(tree, owner, run.start);
+  const std::optional<PageId> from = known_page(run.start);
   for (std::int64_t p = first; p < end; ++p) {
-    const PageId page = tree.own_page(owner, p);
     const std::int64_t offset = p % kChunkTokens;
     const bool is_new = store && p >= begin;
-    if (is_new) states.rewrite(page, offset);
+    if (is_new) states.rewrite(page(p), offset);
     const bool wanted = p >= chunk_begin(end) || (p < begin ? p >= chunk_begin(begin) : is_short);
-    const bool take = wanted && states.journal(page, offset) == PathStates::kNone;
-    run.journals.push_back(take ? states.take_journal(page, offset) : PathStates::kNone);
+    const bool take = wanted && states.journal(page(p), offset) == PathStates::kNone;
+    journals_.push_back(take ? states.take_journal(page(p), offset) : PathStates::kNone);
   }
   std::optional<PageId> before;  // the last anchor
-  if (run.start.anchor != PathStates::kNone) {
-    before = tree.own_page(owner, run.start.known_begin() - 1);
-  }
+  if (run.start.anchor != PathStates::kNone) before = page(run.start.known_begin() - 1);
   for (std::int64_t border = run.start.known_begin() + kChunkTokens; border <= end;
        border += kChunkTokens) {
-    const PageId page = tree.own_page(owner, border - 1);
+    const PageId last_page = page(border - 1);
     const bool comes_back = border <= begin && border == chunk_begin(begin);
     const bool at_distance = border % kAnchorDistance == 0;
     const bool last = border == chunk_begin(end);
     const bool take =
-        (comes_back || at_distance || last) && states.anchor(page) == PathStates::kNone;
+        (comes_back || at_distance || last) && states.anchor(last_page) == PathStates::kNone;
     const bool lasts = comes_back || at_distance || end - begin > 1;
-    run.anchors.push_back(take ? states.take_anchor(page, lasts) : PathStates::kNone);
-    if (states.anchor(page) != PathStates::kNone) before = page;
+    anchors_.push_back(take ? states.take_anchor(last_page, lasts) : PathStates::kNone);
+    if (states.anchor(last_page) != PathStates::kNone) before = last_page;
   }
+  run.journals.count = journals_.size() - run.journals.begin;
+  run.anchors.count = anchors_.size() - run.anchors.begin;
   const std::int64_t back = std::min(end, begin) - first;
-  states.sit(from, tree.own_page(owner, end - 1), before, back, end - first - back);
+  states.sit(from, page(end - 1), before, back, end - first - back);
   return static_cast<std::int32_t>(runs_.size() - 1);
 }
 
 bool RecurrencePlanner::add_next(KvTree& tree, const Tip& tip, const NextSlot& slot) {
   PathStates& states = *tree.states();
   const std::int64_t position = tree.length(tip);
-  StateStart start = tree.state_start(tip, position);
+  const StateStart start = tree.state_start(tip, position);
   if (start.position < position) return false;
+  find_pages(tree, tip, start, position);
   use(tree, tip, start);
   const std::int64_t offset = position % kChunkTokens;
   states.rewrite(slot.page, offset);
-  Run run;
-  run.journals.push_back(states.take_journal(slot.page, offset));
+  Run& run = runs_.emplace_back();
+  run.start = start;
+  run.journals = {journals_.size(), 1};
+  run.anchors.begin = anchors_.size();
+  journals_.push_back(states.take_journal(slot.page, offset));
   if (offset == kChunkTokens - 1) {
     const bool at_distance = (position + 1) % kAnchorDistance == 0;
-    run.anchors.push_back(states.take_anchor(slot.page, at_distance));
+    anchors_.push_back(states.take_anchor(slot.page, at_distance));
+    run.anchors.count = 1;
   }
-  run.start = std::move(start);
-  runs_.push_back(std::move(run));
-  return runs_.back().journals.front() != PathStates::kNone;
+  return journals_.back() != PathStates::kNone;
 }
 
 /// Whether a run goes on from the last row of the one before it, in its chunk: a draft behind the
 /// token that it was drafted for.
 bool RecurrencePlanner::goes_on(const Run& run, const RecurrencePlan& plan) {
-  if (plan.runs.empty() || run.start.known.empty()) return false;
+  if (plan.runs.empty() || run.start.known_count == 0) return false;
   const RecurrencePlan::Run& before = plan.runs.back();
   return before.row_begin < before.row_end && before.row_end == run.row &&
-         std::ssize(run.start.known) < kChunkTokens &&
-         plan.journals[static_cast<std::size_t>(run.row - 1)] == run.start.known.back();
+         run.start.known_count < kChunkTokens &&
+         plan.journals[static_cast<std::size_t>(run.row - 1)] == run.start.known().back();
 }
 
 void RecurrencePlanner::build(std::int64_t rows, RecurrencePlan& plan) const {
@@ -129,18 +142,21 @@ void RecurrencePlanner::build(std::int64_t rows, RecurrencePlan& plan) const {
   plan.journals.assign(static_cast<std::size_t>(rows), PathStates::kNone);
   for (const Run& run : runs_) {
     if (!goes_on(run, plan)) {
+      const std::span<const std::int32_t> known = run.start.known();
       RecurrencePlan::Run& out = plan.runs.emplace_back();
       out.row_begin = static_cast<std::int32_t>(run.row);
       out.first_position = run.start.position;
       out.anchor = run.start.anchor;
-      out.known = static_cast<std::int32_t>(run.start.known.size());
+      out.known = static_cast<std::int32_t>(known.size());
       out.known_begin = static_cast<std::int32_t>(plan.known.size());
       out.anchors_begin = static_cast<std::int32_t>(plan.anchors.size());
-      plan.known.insert(plan.known.end(), run.start.known.begin(), run.start.known.end());
+      plan.known.insert(plan.known.end(), known.begin(), known.end());
     }
-    plan.runs.back().row_end = static_cast<std::int32_t>(run.row + std::ssize(run.journals));
-    std::ranges::copy(run.journals, plan.journals.begin() + run.row);
-    plan.anchors.insert(plan.anchors.end(), run.anchors.begin(), run.anchors.end());
+    const std::span<const std::int32_t> journals = part(journals_, run.journals);
+    const std::span<const std::int32_t> anchors = part(anchors_, run.anchors);
+    plan.runs.back().row_end = static_cast<std::int32_t>(run.row + std::ssize(journals));
+    std::ranges::copy(journals, plan.journals.begin() + run.row);
+    plan.anchors.insert(plan.anchors.end(), anchors.begin(), anchors.end());
   }
 }
 

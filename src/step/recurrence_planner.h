@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "backend/recurrence_plan.h"
@@ -24,7 +25,7 @@ class RecurrencePlanner {
   std::int64_t start(KvTree& tree, const Tip& owner, std::int64_t begin);
   /// Whether that run may come, with rows of positions [the first, end), of which some are before
   /// `begin`: it has a seat (PathStates) or there is a free one, and room for what it comes to.
-  bool may_come_back(KvTree& tree, const Tip& owner, std::int64_t end) const;
+  bool may_come_back(KvTree& tree, const Tip& owner, std::int64_t end);
   /// The run that was asked about last comes, with rows of positions [the first, end); those from
   /// `begin` on are new if they are stored. Returns its number.
   std::int32_t add(KvTree& tree, const Tip& owner, std::int64_t begin, std::int64_t end,
@@ -39,22 +40,39 @@ class RecurrencePlanner {
   void build(std::int64_t rows, RecurrencePlan& plan) const;
 
  private:
+  /// A part of journals_ or anchors_.
+  struct Part {
+    std::size_t begin = 0;
+    std::size_t count = 0;
+  };
   struct Run {
     StateStart start;
-    std::int64_t row = 0;                  // of its first position, in the batch
-    std::vector<std::int32_t> journals{};  // of its rows
-    std::vector<std::int32_t> anchors{};   // behind the chunks that it ends
+    std::int64_t row = 0;  // of its first position, in the batch
+    Part journals{};       // of its rows
+    Part anchors{};        // behind the chunks that it ends
   };
 
+  /// Of a path's positions from what is known of it up to `end`; for page().
+  void find_pages(const KvTree& tree, const Tip& owner, const StateStart& start, std::int64_t end);
+  PageId page(std::int64_t position) const {
+    return pages_[static_cast<std::size_t>(position - pages_begin_)];
+  }
   /// The page of the last position of which all is known; nothing: there is none.
-  static std::optional<PageId> known_page(const KvTree& tree, const Tip& owner,
-                                          const StateStart& start);
-  /// What a run goes on from is not let go in this step, nor before others where it forked.
-  static void use(KvTree& tree, const Tip& owner, const StateStart& start);
+  std::optional<PageId> known_page(const StateStart& start) const;
+  /// What a run goes on from is not let go in this step, nor before others where it forked. The two
+  /// after find_pages().
+  void use(KvTree& tree, const Tip& owner, const StateStart& start) const;
+  static std::span<const std::int32_t> part(const std::vector<std::int32_t>& of, Part part) {
+    return std::span(of).subspan(part.begin, part.count);
+  }
   static bool goes_on(const Run& run, const RecurrencePlan& plan);
 
   std::vector<Run> runs_;
+  std::vector<std::int32_t> journals_;  // of all runs
+  std::vector<std::int32_t> anchors_;
   StateStart start_;
+  std::vector<PageId> pages_;
+  std::int64_t pages_begin_ = 0;  // the position of the first
 };
 
 }  // namespace dendrite

@@ -80,8 +80,9 @@ struct StepRequest {
   /// read. Null: the next step must not begin before that.
   const Draw* next = nullptr;
   /// Of the tip's own segment, after each token from `logits_from` on, as far as the step computes
-  /// it: what the device draws for each of `chain_lanes`, or the distributions themselves. Elements
-  /// that it does not come to stay as they are.
+  /// it: what the device draws for each of `chain_lanes`, as it is by the time that
+  /// StepHost::before_draws() returns, or the distributions themselves. Elements that it does not
+  /// come to stay as they are.
   std::span<Draw> chain_draws{};
   std::int32_t chain_lanes = 1;
   std::span<std::shared_ptr<const LogitsRow>> chain_rows{};

@@ -1,5 +1,6 @@
 // The batch of what was chosen: its order, its rows, its attention plans.
 #include <algorithm>
+#include <utility>
 
 #include "backend/pass.h"
 #include "step/step_plan.h"
@@ -28,10 +29,9 @@ void StepPlan::order_runs(KvTree& tree) {
     if (tree.segment(*run.owner) == run.segment) add_mark(*run.owner);
   }
   order_sequences();
-  std::vector<Run> ordered;
-  ordered.reserve(runs.size());
-  for (const std::int32_t i : order_) ordered.push_back(runs[static_cast<std::size_t>(i)]);
-  runs = std::move(ordered);
+  ordered_runs_.clear();
+  for (const std::int32_t i : order_) ordered_runs_.push_back(runs[static_cast<std::size_t>(i)]);
+  std::swap(runs, ordered_runs_);
   std::int32_t row = 0;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     runs[i].segment->plan_mark = static_cast<std::int32_t>(i);
@@ -51,13 +51,12 @@ void StepPlan::add_mark(const Tip& tip) {
 /// Puts `sequences_` in the planner's order; `order_` says where each of them was.
 void StepPlan::order_sequences() {
   planner_.order(sequences_, order_);
-  std::vector<PlanSequence> ordered;
-  ordered.reserve(order_.size());
+  ordered_.clear();
   for (std::size_t i = 0; i < order_.size(); ++i) {
-    ordered.push_back(sequences_[static_cast<std::size_t>(order_[i])]);
-    ordered.back().common = planner_.common()[i];
+    ordered_.push_back(sequences_[static_cast<std::size_t>(order_[i])]);
+    ordered_.back().common = planner_.common()[i];
   }
-  sequences_ = std::move(ordered);
+  std::swap(sequences_, ordered_);
 }
 
 void StepPlan::plan_attention(std::span<const AttentionWindow> windows) {

@@ -156,8 +156,9 @@ bool StepPlan::serve(const Turn& turn, std::size_t i, Limit limit) {
   outcome.waited = !has_pages;
   held_back_ = held_back_ || others_held_back;
   outcome.moved = moved_ - moved_before;
-  outcome.copies = turn.tree.stats().copies_on_write - before.copies_on_write;
-  outcome.copied_tokens = turn.tree.stats().copied_tokens - before.copied_tokens;
+  const KvTreeStats after = turn.tree.stats();
+  outcome.copies = after.copies_on_write - before.copies_on_write;
+  outcome.copied_tokens = after.copied_tokens - before.copied_tokens;
   outcome.pages = turn.tree.pool().acquired() - acquired_before;
   if (outcome.waited) outcome.pages_missing = turn.tree.pages_needed(*request.tip);
   if (!request.optional) {
@@ -192,7 +193,7 @@ bool StepPlan::add_request(const Turn& turn, std::size_t i, Limit limit) {
 void StepPlan::add_chain(const Turn& turn, Tip& owner, std::size_t i, Limit limit, bool is_source) {
   KvTree& tree = turn.tree;
   const StepRequest& request = turn.requests[i];
-  std::vector<Segment*> chain;
+  std::vector<Segment*> chain = std::exchange(chain_, {});  // (that of a source is another one)
   tree.missing_chain(owner, chain);
   const Segment* tip = is_source ? nullptr : tree.segment(owner);
   bool all_before = true;  // of the chain is computed by this step
@@ -230,6 +231,7 @@ void StepPlan::add_chain(const Turn& turn, Tip& owner, std::size_t i, Limit limi
     }
     all_before = add_run(tree, run, limit);
   }
+  chain_ = std::move(chain);
 }
 
 /// False: not all of it comes with this step.

@@ -175,11 +175,14 @@ class StepPlan {
   RecurrencePlanner recurrence_;
   std::int64_t page_tokens_;
   bool tells_places_ = false;
-  std::vector<std::size_t> waiting_;  // requests without pages
-  std::vector<std::int64_t> taken_;   // rows, by each group
-  bool any_ready_ = false;            // a request needs no row
-  bool held_back_ = false;            // a run that may not come back yet (RecurrencePlanner)
-  bool comes_back_anyhow_ = false;    // the next one may
+  std::vector<std::size_t> waiting_;   // requests without pages
+  std::vector<std::int64_t> taken_;    // rows, by each group
+  bool any_ready_ = false;             // a request needs no row
+  bool held_back_ = false;             // a run that may not come back yet (RecurrencePlanner)
+  bool comes_back_anyhow_ = false;     // the next one may
+  std::vector<Segment*> chain_;        // scratch of add_chain
+  std::vector<Run> ordered_runs_;      // ... of order_runs
+  std::vector<PlanSequence> ordered_;  // ... of order_sequences
   std::vector<ExtraSlot> extra_slots_;
   std::vector<std::vector<std::int32_t>>
       tables_;  // of runs that are not their owner's last segment

@@ -39,7 +39,7 @@ void order_turns(std::vector<L*>& lanes, std::int64_t rows) {
   const auto others =
       std::ranges::find_if(lanes, [](const L* lane) { return lane->turn.waited < kPatience; });
   const auto first = lanes.begin() + std::min(most, others - lanes.begin());
-  std::ranges::sort(first, lanes.end(), {}, rank);
+  if (first != lanes.begin()) std::ranges::sort(first, lanes.end(), {}, rank);  // else they are
 }
 
 }  // namespace dendrite

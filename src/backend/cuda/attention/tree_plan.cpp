@@ -301,9 +301,12 @@ void TreePlan::add_segments(const Chain& chain, std::int32_t row_begin, std::int
 
 /// By blocks, most first, and otherwise as they came.
 void TreePlan::sort_works() {
-  by_size_.assign(at(kMaxTileBlocks + 2), 0);
-  const auto place = [](const Work& work) {
-    return at(kMaxTileBlocks - std::min(kMaxTileBlocks, work.tile.block_count));
+  std::int32_t most = 0;
+  for (const Work& work : works_) most = std::max(most, work.tile.block_count);
+  most = std::min(kMaxTileBlocks, most);
+  by_size_.assign(at(most + 2), 0);
+  const auto place = [most](const Work& work) {
+    return at(most - std::min(most, work.tile.block_count));
   };
   for (const Work& work : works_) ++by_size_[place(work) + 1];
   for (std::size_t i = 1; i < by_size_.size(); ++i) by_size_[i] += by_size_[i - 1];
