@@ -11,6 +11,7 @@ STEPS = [(1, 512), (8, 4096), (32, 4096), (128, 4096), (16, 8192), (32, 32768)]
 SEARCH_A = {"depth": 5, "branch": 4, "keep": 4}
 SEARCH_B = {"depth": 10, "branch": 5, "keep": 5}
 SHAPES = [("8B", "random-8b"), ("1B", "random-1b")]
+HYBRIDS = [("Qwen3.5-9B", "random-qwen3.5-9b"), ("Qwen3.5-27B", "random-qwen3.5-27b")]
 MODES = [("vLLM", "vllm-default"), ("vLLM, cascade", "vllm-cascade")]
 NAMES = {"dendrite": "Dendrite", "vllm-default": "vLLM, default mode,", "vllm-cascade": "vLLM, cascade mode,"}
 SETS = [("Game of 24", "game24_heldout"), ("Countdown, 4 numbers", "countdown4_heldout"),
@@ -125,6 +126,21 @@ def vllm_all(series: list[Series]) -> str:
                       for what, kind in CHARTED if any(kind in row[0] for row in rows)]
             out.append("\n\n".join([f"{name}:", table(head, rows), sources(shown), *charts]))
     return "\n\n".join(out) or NOTHING
+
+
+def vllm_hybrids(series: list[Series]) -> str:
+    rows, shown = [], []
+    for name, model in HYBRIDS:
+        for label, bench, row, params in [*(step(branches, 4096) for branches in (1, 16, 64)), ALL[-1]]:
+            ours = find(series, bench, row, side="dendrite", model=model, **params)
+            theirs = partner(series, ours, MODES[0][1]) if ours else None
+            if ours is None or theirs is None:
+                continue
+            shown += [ours, theirs]
+            rows.append([f"{name}, {label}", value(ours), number(p90(ours)), value(theirs),
+                         times(ratio(theirs.samples, ours.samples))])
+    return "\n\n".join([table(["", "Dendrite", "p90", "vLLM", "vLLM / Dendrite"], rows),
+                        sources(shown)]) if shown else NOTHING
 
 
 def solved(series: list[Series], puzzles: str) -> list[Series]:
@@ -395,7 +411,7 @@ def history(_: list[Series]) -> str:
 
 
 BLOCKS: dict[str, Callable[[list[Series]], str]] = {
-    "vllm-headline": vllm_headline, "vllm": vllm_all, "game24-headline": game24_headline, "game24": game24_all,
+    "vllm-headline": vllm_headline, "vllm": vllm_all, "vllm-hybrids": vllm_hybrids, "game24-headline": game24_headline, "game24": game24_all,
     "fork-headline": fork_headline, "fork": fork_all, "searches-headline": searches_headline, "searches": searches_all,
     "agents": lambda series: bench_agents.agents(series, NOTHING),
     "prefill-beside": lambda series: bench_agents.beside(series, NOTHING),

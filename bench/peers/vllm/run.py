@@ -26,6 +26,19 @@ from typing import Any, Callable
 VOCAB = 128256  # of the smallest: ids that all shapes have
 LLAMA: dict[str, Any] = dict(architectures=["LlamaForCausalLM"], model_type="llama", rope_theta=500000.0,
                              mlp_bias=False)
+
+
+def hybrid(dim: int, ffn: int, layers: int, heads: int, value_heads: int) -> dict[str, Any]:
+    """Qwen3.5, its text alone."""
+    return dict(architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", hidden_size=dim, intermediate_size=ffn,
+                num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=4, head_dim=256,
+                layer_types=(["linear_attention"] * 3 + ["full_attention"]) * (layers // 4), linear_num_key_heads=16,
+                linear_num_value_heads=value_heads, linear_key_head_dim=128, linear_value_head_dim=128,
+                linear_conv_kernel_dim=4, mamba_ssm_dtype="float32",
+                rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25),
+                vocab_size=248320, tie_word_embeddings=False)
+
+
 SHAPES: dict[str, dict[str, Any]] = {
     "8b": dict(**LLAMA, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
                intermediate_size=14336, vocab_size=VOCAB, tie_word_embeddings=False),
@@ -43,6 +56,8 @@ SHAPES: dict[str, dict[str, Any]] = {
                         head_dim=64, intermediate_size=2880, num_local_experts=32, num_experts_per_tok=4,
                         sliding_window=128, layer_types=["sliding_attention", "full_attention"] * 12,
                         attention_bias=True, swiglu_limit=7.0, vocab_size=201088, tie_word_embeddings=False),
+    "qwen3.5-9b": hybrid(4096, 12288, 32, 16, 32),
+    "qwen3.5-27b": hybrid(5120, 17408, 64, 24, 48),
 }
 TEMPERATURE = 0.7
 SUFFIX = 16  # tokens of each sequence's own, after the shared ones
@@ -215,6 +230,18 @@ def clear_biases(model: Any) -> None:
             parameter.data.zero_()
 
 
+def register_hybrids() -> None:
+    """vLLM knows the text of Qwen3.5 as a part of the model with vision: here it is one of its own."""
+    from vllm import ModelRegistry
+    from vllm.model_executor.models import qwen3_5
+
+    whole = qwen3_5.Qwen3_5ForConditionalGeneration
+    states = {name: classmethod(getattr(whole, name).__func__)
+              for name in dir(whole) if name.startswith("get_mamba_state_")}
+    text = type("Qwen3_5Text", (qwen3_5.Qwen3_5ForCausalLM, qwen3_5.IsHybrid), states)
+    ModelRegistry.register_model("Qwen3_5ForCausalLM", text)
+
+
 def start_vllm(shape: str, variant: str, quantization: str | None) -> tuple[Generate, str]:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -223,11 +250,17 @@ def start_vllm(shape: str, variant: str, quantization: str | None) -> tuple[Gene
     if variant == "cascade":
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         settings["disable_cascade_attn"] = False
+    if shape.startswith("qwen3.5"):
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # what register_hybrids() says holds in this process
     import vllm
     from vllm import LLM, SamplingParams
     from vllm.inputs import TokensPrompt
     folder = pathlib.Path(tempfile.mkdtemp(prefix="vllm-config-"))
     write_config(shape, folder)
+    if shape.startswith("qwen3.5"):
+        register_hybrids()
+        # (Of the ways that vLLM has for prompts of delta networks the one that takes no package beside it.)
+        settings |= dict(mamba_cache_mode="align", mamba_ssm_cache_dtype="float32", gdn_prefill_backend="triton")
     sizes = [1, 2, 4] + list(range(8, 129, 8)) + [160, 192, 256]
     llm = LLM(model=str(folder), load_format="dummy", dtype="bfloat16", skip_tokenizer_init=True,
               enable_prefix_caching=True, max_model_len=33792, max_num_seqs=256, gpu_memory_utilization=0.80, seed=0,
@@ -252,6 +285,8 @@ def main() -> None:
     parser.add_argument("--quantization", help="of the layers, made by vLLM when it loads them: fp8")
     parser.add_argument("--decode", nargs="+", metavar="BRANCHESxTOKENS",
                         help="steps alone, of so many branches behind so many shared tokens: 1x4096 32x4096")
+    parser.add_argument("--prefill", nargs="+", type=int, metavar="TOKENS",
+                        help="first tokens of prompts, with --decode or alone")
     parser.add_argument("--trials", type=int, default=16, help="of the README's rows; a quarter of it for the others")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="of wall time, starting vLLM included")
     parser.add_argument("--out", type=pathlib.Path, required=True)
@@ -262,13 +297,16 @@ def main() -> None:
     generate([work.tokens(64)] * 4, 8, TEMPERATURE)
     generate([work.tokens(3000)], 4, 0.0)
     rows = work.rows(options.trials)
-    if options.decode:
-        sizes = [map(int, size.split("x")) for size in options.decode]
-        rows = [work.decode(branches, shared, 16, 144, options.trials) for branches, shared in sizes]
+    if options.decode or options.prefill:
+        sizes = [map(int, size.split("x")) for size in options.decode or []]
+        rows = [work.prefill(length, options.trials) for length in options.prefill or []]
+        rows += [work.decode(branches, shared, 16, 144, options.trials) for branches, shared in sizes]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     command = f"run.py --shape {options.shape} --variant {options.variant} --trials {options.trials}"
     if options.decode:
         command += f" --decode {' '.join(options.decode)}"
+    if options.prefill:
+        command += f" --prefill {' '.join(map(str, options.prefill))}"
     if options.quantization is not None:
         command += f" --quantization {options.quantization}"
     for row in rows:
