@@ -101,7 +101,7 @@ MUTANTS = [
      "static_cast<std::size_t>(length - branch.prompt_length), read);",
      "static_cast<std::size_t>(std::max<std::int64_t>(length - branch.prompt_length - 1, 0)), read);"),
     # Rows are in the order of the requests, the attention plan's in the order of the tree.
-    ("batch_order", "src/step/step_batch.cpp", "runs = std::move(ordered);", ""),
+    ("batch_order", "src/step/step_batch.cpp", "std::swap(runs, ordered_runs_);", ""),
     # Distributions go to the branch before the one that they belong to, in larger batches.
     ("batch_logits", "src/step/readout.cpp",
      "run.segment->logits = std::move(rows[i]);",
