@@ -16,18 +16,20 @@ inline constexpr int kMostPieceHeads = 4;  // of a key head
 /// Thread blocks that go over states have so many columns of a head, or fewer.
 inline constexpr int kHeadColumns = 16;
 
-/// Of a value head; [kRows] by place in the chunk.
+/// Of a value head; t: a place in the chunk, or which of a family's sixteen rows; j: a place.
 struct PieceHead {
-  float on_keys[kRows][kRows];     // [j][t]: the key of t on that of j before it, decayed
+  /// The key of t on that of j before it, decayed: [j][t], of families [t][j].
+  float on_keys[kRows][kRows];
   float on_queries[kRows][kRows];  // [t][j]: the query of t on keys up to its own, decayed
   float left[kRows];               // of the state before the chunk, behind the place
   float writing[kRows];            // how much is written
   float behind[kRows];             // what is left of it behind the chunk
 };
 
-/// Of a piece and a key head. Its value heads follow.
+/// Of a piece, or of sixteen rows of a family, which have vectors alone, and a key head. Its value
+/// heads follow.
 struct PieceRecord {
-  float keys[kPieceKeyDim][kRows];  // by place; zeros where there is none
+  float keys[kPieceKeyDim][kRows];  // by place, with zeros where there is none; or by row
   float queries[kPieceKeyDim][kRows];
   std::int32_t journals[kRows];     // where a place's goes, or -1: also where it was known before
   float all_left[kMostPieceHeads];  // by value head: of the state before, behind the chunk
