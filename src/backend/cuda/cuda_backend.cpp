@@ -423,12 +423,8 @@ void CudaBackend::run_recorded(const PassInputs& inputs, std::int64_t rows, std:
   rope_.declare(padded, arrays_);
   attention_.declare(padded, arrays_);
   declare_gather(padded, arrays_);
-  Passes::Key key{inputs.model,
-                  own(inputs.kv->part(0)).view(0).data,
-                  inputs.kv->shape().pages,
-                  rows,
-                  logit_rows,
-                  {}};
+  Passes::Key key{inputs.model, own(inputs.kv->part(0)).view(0).data, inputs.kv->shape().pages,
+                  rows, logit_rows};
   if (inputs.recurrence != nullptr) {
     recurrence_.declare(arrays_);
     key.recurrence = recurrence_.fixed();

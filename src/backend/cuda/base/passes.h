@@ -43,7 +43,7 @@ class Passes {
       std::int64_t families = 0;
       std::vector<std::uint8_t> piece_levels;
       auto operator<=>(const Recurrence&) const = default;
-    } recurrence;
+    } recurrence{};
     auto operator<=>(const Key&) const = default;
   };
   /// Runs `ops`, or replays what it enqueued. `arrays`: all host arrays that it stages, always in

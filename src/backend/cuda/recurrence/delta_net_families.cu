@@ -133,9 +133,7 @@ class Members {
   }
 
   __device__ PieceRecord& record(int batch) const {
-    const std::int64_t number = first_batch_ + batch;
-    return *reinterpret_cast<PieceRecord*>(a_.cut.records + (number * a_.key_heads + key_head_) *
-                                                                piece_bytes(kHeads));
+    return record_of(a_, first_batch_ + batch, key_head_, kHeads);
   }
   __device__ int batches() const { return (rows_ + kRows - 1) / kRows; }
   __device__ void load_heads() const {

@@ -248,9 +248,7 @@ class Keys : public OfPiece {
   }
 
   __device__ PieceRecord& record(int number) const {
-    return *reinterpret_cast<PieceRecord*>(
-        a_.cut.records +
-        (number * static_cast<std::int64_t>(a_.key_heads) + key_head_) * piece_bytes(heads_));
+    return record_of(a_, number, key_head_, heads_);
   }
   __device__ auto* vectors_of(PieceRecord& record) const {
     return is_key() ? record.keys : record.queries;

@@ -44,6 +44,12 @@ __host__ __device__ constexpr std::int64_t piece_bytes(int heads_of_key) {
          heads_of_key * static_cast<std::int64_t>(sizeof(PieceHead));
 }
 
+__device__ inline PieceRecord& record_of(const DeltaNetArguments& a, std::int64_t number,
+                                         int key_head, int heads_of_key) {
+  return *reinterpret_cast<PieceRecord*>(a.cut.records + (number * a.key_heads + key_head) *
+                                                             piece_bytes(heads_of_key));
+}
+
 /// Where a piece of a run lies: its rows are at places [place, place + count) of their chunk.
 struct Piece {
   int first;  // row of the run
