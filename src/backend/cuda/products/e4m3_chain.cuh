@@ -32,6 +32,10 @@ class E4m3Chain {
   using Args = Arguments;
   static constexpr int kPiece = kOutputs;
   static constexpr int kPieces = 1;
+  static constexpr bool kRowScales = true;
+  static constexpr bool kColumnScales = !kSquares;
+  static constexpr int kMostOfSixteen = kSquares && kUnits > 1 ? 112 : 144;
+  static constexpr bool kSixteenAlone = false;
   static constexpr bool kPairsSilus = false;
   static constexpr int kEarlyOutputs = 32;
 
@@ -41,19 +45,54 @@ class E4m3Chain {
         stage_{args.stages},
         chunk_{args.chunks},
         first_x_(kGroups > 1 ? few_rows::first_x_of_group() : 0),
+        first_scale_(row_of_band() * sizeof(float)),
         first_weight_(kUnits > 1 ? few_rows::warpgroup() * args.stage_tiles * kTileBytes : 0) {}
 
-  __device__ void multiply(float (&out)[1][kOutputs / 2], int unit, int row) {
+  static __device__ float2 column_scales(const Args& args, int first, int second) {
+    return Columns::of_rows(args, first, second);
+  }
+
+  __device__ std::uint32_t multiply_for_all(int unit) {
+    float sums[1][kOutputs / 2];
+    add_tiles(sums[0], unit);
+    const std::uint32_t group = kUnits > 1 ? few_rows::warpgroup() : 0;
+    const std::uint32_t shared = rings_.behind(args_) + group * kSixteenBytes;
+    few_rows::hand_to_all(args_, shared, sums);
+    return shared;
+  }
+
+  __device__ void multiply(float (&out)[1][kOutputs / 2], int unit) {
     float(&sums)[kOutputs / 2] = out[0];
-#pragma unroll
-    for (float& sum : sums) sum = 0;
     const Columns unit_scales(args_, unit);
     float2 of_columns[kEarlyScales ? kEights : 1];
     if constexpr (kEarlyScales) {
       unit_scales.visit_columns([&](int i, float2 scales) { of_columns[i] = scales; });
     }
-    rows_there_ = rows_there(args_, row);
-    row_scales_ = args_.row_scales + row * args_.scale_cols;
+    add_tiles(sums, unit);
+    if constexpr (kEarlyScales) {
+#pragma unroll
+      for (int i = 0; i < kEights; ++i) Columns::apply(sums + 4 * i, of_columns[i]);
+    } else if constexpr (!kSquares) {
+      unit_scales.visit_columns(
+          [&](int i, float2 scales) { Columns::apply(sums + 4 * i, scales); });
+    }
+  }
+
+ private:
+  using Columns = UnitScales<kOutputs, kHeads>;
+  static constexpr int kBatch = batch_of(kOutputs);
+  static constexpr int kTileBytes = kOutputs * kTileRowBytes;
+  // Registers for a batch that runs while the one before is added: where a block has a
+  // multiprocessor for itself, or its units are small.
+  static constexpr bool kAhead = kOutputs <= (kGroups * kUnits > 1 ? 128 : 64);
+  static constexpr int kEights = kOutputs / 8;
+  static constexpr int kSixteenBytes = few_rows::sixteen_rows_bytes(kOutputs);
+  static constexpr bool kEarlyScales = !kSquares && kOutputs <= 64;
+
+  /// The next unit's sums, before scales of whole rows of weights.
+  __device__ void add_tiles(float (&sums)[kOutputs / 2], int unit) {
+#pragma unroll
+    for (float& sum : sums) sum = 0;
     Batch even;
     fetch(even.scales, 0, unit);
     begin(even, 0);
@@ -83,24 +122,7 @@ class E4m3Chain {
       }
       end<0>(sums, even, (args_.tiles - 1) / kBatch * kBatch, unit);
     }
-    if constexpr (kEarlyScales) {
-#pragma unroll
-      for (int i = 0; i < kEights; ++i) Columns::apply(sums + 4 * i, of_columns[i]);
-    } else if constexpr (!kSquares) {
-      unit_scales.visit_columns(
-          [&](int i, float2 scales) { Columns::apply(sums + 4 * i, scales); });
-    }
   }
-
- private:
-  using Columns = UnitScales<kOutputs, kHeads>;
-  static constexpr int kBatch = batch_of(kOutputs);
-  static constexpr int kTileBytes = kOutputs * kTileRowBytes;
-  // Registers for a batch that runs while the one before is added: where a block has a
-  // multiprocessor for itself, or its units are small.
-  static constexpr bool kAhead = kOutputs <= (kGroups * kUnits > 1 ? 128 : 64);
-  static constexpr int kEights = kOutputs / 8;
-  static constexpr bool kEarlyScales = !kSquares && kOutputs <= 64;
 
   /// Of a batch of tiles: of the thread's two rows, and of weights.
   struct Scales {
@@ -116,12 +138,18 @@ class E4m3Chain {
     std::uint32_t chunk;
   };
 
-  /// Begins the products of a batch.
+  /// The first of the thread's two rows.
+  static __device__ unsigned row_of_band() {
+    return threadIdx.x / 32 % (kGroups * few_rows::kMultipliers) * 16 + threadIdx.x % 32 / 4;
+  }
+
+  /// Begins the products of a batch, and reads the scales of its rows.
   __device__ void begin(Batch& batch, int tile) {
     if (stage_left_ == 0) {
       if (chunk_left_ == 0) {
         wait_barrier(rings_.x.full + 8 * chunk_.slot, chunk_.parity);
         x_ = rings_.x.slot(chunk_.slot) + first_x_;
+        scales_ = rings_.scales_of(chunk_.slot) + first_scale_;
         chunk_left_ = args_.chunk_tiles;
       }
       wait_barrier(rings_.weights.full + 8 * stage_.slot, stage_.parity);
@@ -142,6 +170,12 @@ class E4m3Chain {
       weights_ += kTileBytes;
     }
     commit_products();
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      batch.scales.rows[0][i] = load_scale(scales_);
+      batch.scales.rows[1][i] = load_scale(scales_ + 8 * sizeof(float));
+      scales_ += args_.tile_rows * sizeof(float);
+    }
     stage_left_ -= kBatch;
     chunk_left_ -= kBatch;
     if (tile + kBatch >= args_.tiles) stage_left_ = chunk_left_ = 0;
@@ -158,15 +192,18 @@ class E4m3Chain {
   }
 
   /// Adds a batch's sums once all but kPending of the batches that were begun are done. Then reads
-  /// the scales of the batch that comes to its place.
+  /// the scales of weights of the batch that comes to its place.
   template <int kPending>
   __device__ void end(float (&sums)[kOutputs / 2], Batch& batch, int tile, int unit) const {
     wait_products<kPending>();
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) take_sums(batch.sums[i]);
     if (batch.stage != 0 && threadIdx.x % 32 == 0) {
+      const float(&rows)[2][kBatch] = batch.scales.rows;
       arrive(batch.stage);
-      if (batch.chunk != 0) arrive(batch.chunk);
+      if (batch.chunk != 0) {
+        arrive(once_loaded(batch.chunk, rows[0][kBatch - 1], rows[1][kBatch - 1], args_.rows));
+      }
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {  // tiles behind the last one are not added
@@ -175,28 +212,10 @@ class E4m3Chain {
     fetch(batch.scales, tile + (kAhead ? 2 : 1) * kBatch, unit);
   }
 
-  /// Reads those of a batch from memory.
+  /// Reads those of a batch's weights from memory.
   __device__ void fetch(Scales& scales, int tile, int unit) const {
-    if (tile >= args_.tiles) return;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (r >= rows_there_) break;
-      const float* const from = row_scales_ + r * 8 * args_.scale_cols + tile;
-      if constexpr (kBatch == 4) {
-        const float4 four = __ldcg(reinterpret_cast<const float4*>(from));
-        scales.rows[r][0] = four.x;
-        scales.rows[r][1] = four.y;
-        scales.rows[r][2] = four.z;
-        scales.rows[r][3] = four.w;
-      } else if constexpr (kBatch == 2) {
-        const float2 two = __ldcg(reinterpret_cast<const float2*>(from));
-        scales.rows[r][0] = two.x;
-        scales.rows[r][1] = two.y;
-      } else {
-        scales.rows[r][0] = __ldcg(from);
-      }
-    }
     if constexpr (kSquares) {
+      if (tile >= args_.tiles) return;
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const std::int64_t of_tile = min(tile + i, args_.tiles - 1);
@@ -230,10 +249,10 @@ class E4m3Chain {
   Cursor stage_;
   Cursor chunk_;
   std::uint32_t first_x_;       // of the warpgroup's rows in a tile
+  std::uint32_t first_scale_;   // of the thread's rows
   std::uint32_t first_weight_;  // of its unit in a slot
-  int rows_there_ = 0;          // of the thread's two
-  const float* row_scales_ = nullptr;
   std::uint32_t x_ = 0;
+  std::uint32_t scales_ = 0;
   std::uint32_t weights_ = 0;
   int stage_left_ = 0;  // tiles
   int chunk_left_ = 0;

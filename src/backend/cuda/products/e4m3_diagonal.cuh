@@ -14,26 +14,28 @@
 // Warps hand them over in shared memory, and each adds some of all tiles in order.
 namespace dendrite::cuda::e4m3 {
 
-/// Rows of x in a tile, and what follows from them.
-template <int kRows>
+/// Rows of x in a tile, outputs of a unit, and what follows from them.
+template <int kRows, int kOutputs>
 struct DiagonalTiles {
-  static constexpr int kBatch = 4;                             // tiles that are added at once
-  static constexpr int kTiles = std::min(kBatch, 64 / kRows);  // of an instruction
+  /// Tiles that are added at once.
+  static constexpr int kBatch = kRows <= 8 && kOutputs <= 24 ? 8 : 4;
+  static constexpr int kTiles = std::min(4, 64 / kRows);  // of an instruction
   static constexpr int kRowEights = kRows / 8;
   static_assert(kRows % 8 == 0 && kBatch % kTiles == 0);
 
-  static constexpr int most_outputs() { return 128 / kTiles; }
+  static_assert(kOutputs <= 128 / kTiles);
+
   /// Of one of the two batches that are handed over: eight rows x eight outputs are two floats of
   /// each lane.
-  static constexpr int hand_bytes(int outputs) {
-    return kBatch * kRowEights * (outputs / 8) * 32 * static_cast<int>(sizeof(float2));
-  }
+  static constexpr int kHandBytes =
+      kBatch * kRowEights * (kOutputs / 8) * 32 * static_cast<int>(sizeof(float2));
 };
 
 #ifdef DENDRITE_SM90A
 
 using few_rows::Cursor;
 using few_rows::kTileRowBytes;
+using few_rows::meet;
 using few_rows::Rings;
 
 /// See few_rows::Multiplier. kSquares: as of E4m3Chain. Requires tiles of kRows rows of x, at most
@@ -44,6 +46,10 @@ class E4m3Diagonal {
   using Args = Arguments;
   static constexpr int kPiece = kOutputs;
   static constexpr int kPieces = 1;
+  static constexpr bool kRowScales = true;
+  static constexpr bool kColumnScales = !kSquares;
+  static constexpr int kMostOfSixteen = kOutputs;
+  static constexpr bool kSixteenAlone = kRows <= few_rows::kSixteenRows;
   static constexpr bool kPairsSilus = false;
   static constexpr int kEarlyOutputs = 32;
 
@@ -55,41 +61,29 @@ class E4m3Diagonal {
         warp_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0)),
         lane_(static_cast<int>(threadIdx.x) % 32),
         parts_((args.rows + 7) / 8 * kEights),
-        hand_(rings.weights.slot(args.stages) + lane_ * kPairBytes) {}
+        hand_(rings.behind(args) + lane_ * kPairBytes) {}
 
-  __device__ void multiply(float (&out)[1][kOutputs / 2], int unit, int /*row*/) {
+  static __device__ float2 column_scales(const Args& args, int first, int second) {
+    return Columns::of_rows(args, first, second);
+  }
+
+  __device__ std::uint32_t multiply_for_all(int unit) {
+    float2 sums[kShare];
+    add_tiles(sums, unit);
+    const std::uint32_t shared = hand_ - lane_ * kPairBytes + turned_;
+    put_shares(sums);
+    turn();
+    return shared;
+  }
+
+  __device__ void multiply(float (&out)[1][kOutputs / 2], int unit) {
     const Columns columns(args_, unit);
     float2 of_columns[kSquares ? 1 : kEights];
     if constexpr (!kSquares) {
       columns.visit_columns([&](int i, float2 scales) { of_columns[i] = scales; });
     }
     float2 sums[kShare];
-    Place places[kShare];
-#pragma unroll
-    for (int j = 0; j < kShare; ++j) {
-      sums[j] = make_float2(0, 0);
-      const int row = part_of(j) / kEights * 8 + lane_ / 4;
-      places[j].row = args_.row_scales + row * args_.scale_cols;
-      if constexpr (kSquares) places[j].weight = columns.of_squares(part_of(j) % kEights);
-    }
-    Scales next[kShare];
-    fetch(next, places, 0);
-    begin(0);
-#pragma unroll 1
-    for (int tile = 0; tile < args_.tiles; tile += kBatch) {
-      Scales scales[kShare];
-#pragma unroll
-      for (int j = 0; j < kShare; ++j) scales[j] = next[j];
-      fetch(next, places, tile + kBatch);
-      hand_over();
-      if (tile + kBatch < args_.tiles) begin(tile + kBatch);
-      meet();
-#pragma unroll
-      for (int j = 0; j < kShare; ++j) {
-        if (part_of(j) < parts_) add(sums[j], scales[j], part_of(j), args_.tiles - tile);
-      }
-      turn();
-    }
+    add_tiles(sums, unit);
     collect(out[0], sums);
     if constexpr (!kSquares) {
 #pragma unroll
@@ -99,7 +93,7 @@ class E4m3Diagonal {
 
  private:
   using Columns = UnitScales<kOutputs, kHeads>;
-  using Tiles = DiagonalTiles<kRows>;
+  using Tiles = DiagonalTiles<kRows, kOutputs>;
   static constexpr int kBatch = Tiles::kBatch;
   static constexpr int kTiles = Tiles::kTiles;
   static constexpr int kRowEights = Tiles::kRowEights;
@@ -108,14 +102,37 @@ class E4m3Diagonal {
   static constexpr int kShare = (kParts + 3) / 4;      // of them that a warp adds, at most
   static constexpr int kPairBytes = sizeof(float2);
   static constexpr int kPartBytes = 32 * kPairBytes;
-  static constexpr std::uint32_t kHandBytes = Tiles::hand_bytes(kOutputs);
-  static_assert(kOutputs <= Tiles::most_outputs());
+  static constexpr std::uint32_t kHandBytes = Tiles::kHandBytes;
 
-  /// Where the scales of a part's next batch are: of the lane's row, and of weights.
-  struct Place {
-    const float* row;
-    const float* weight;
-  };
+  /// The next unit's sums of this warp's parts, before scales of whole rows of weights.
+  __device__ void add_tiles(float2 (&sums)[kShare], int unit) {
+    const Columns columns(args_, unit);
+    const float* places[kShare];  // of a part's next scales of weights
+#pragma unroll
+    for (int j = 0; j < kShare; ++j) {
+      sums[j] = make_float2(0, 0);
+      if constexpr (kSquares) places[j] = columns.of_squares(part_of(j) % kEights);
+    }
+    Scales next[kShare];
+    fetch(next, places, 0);
+    begin(next, 0);
+#pragma unroll 1
+    for (int tile = 0; tile < args_.tiles; tile += kBatch) {
+      Scales scales[kShare];
+#pragma unroll
+      for (int j = 0; j < kShare; ++j) scales[j] = next[j];
+      fetch(next, places, tile + kBatch);
+      hand_over(scales[kShare - 1]);
+      if (tile + kBatch < args_.tiles) begin(next, tile + kBatch);
+      meet();
+#pragma unroll
+      for (int j = 0; j < kShare; ++j) {
+        if (part_of(j) < parts_) add(sums[j], scales[j], part_of(j), args_.tiles - tile);
+      }
+      turn();
+    }
+  }
+
   /// Of a part and the tiles of a batch.
   struct Scales {
     float rows[kBatch];
@@ -127,34 +144,29 @@ class E4m3Diagonal {
     return (warp_ + 2) % 4 + 4 * j;
   }
 
-  /// Reads those of a batch from memory, a batch ahead.
-  __device__ void fetch(Scales (&scales)[kShare], Place (&places)[kShare], int tile) const {
-    if (tile >= args_.tiles) return;
+  /// Reads those of a batch's weights from memory, a batch ahead.
+  __device__ void fetch(Scales (&scales)[kShare], const float* (&places)[kShare], int tile) const {
+    if constexpr (kSquares) {
+      if (tile >= args_.tiles) return;
 #pragma unroll
-    for (int j = 0; j < kShare; ++j) {
-      if (part_of(j) >= parts_) continue;
-      const float4 four = __ldcg(reinterpret_cast<const float4*>(places[j].row));
-      scales[j].rows[0] = four.x;
-      scales[j].rows[1] = four.y;
-      scales[j].rows[2] = four.z;
-      scales[j].rows[3] = four.w;
-      places[j].row += kBatch;
-      if constexpr (kSquares) {
+      for (int j = 0; j < kShare; ++j) {
+        if (part_of(j) >= parts_) continue;
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          if (i == 0 || tile + i < args_.tiles) scales[j].weights[i] = __ldg(places[j].weight);
-          places[j].weight += args_.weight_eights;
+          if (i == 0 || tile + i < args_.tiles) scales[j].weights[i] = __ldg(places[j]);
+          places[j] += args_.weight_eights;
         }
       }
     }
   }
 
-  /// Begins the products of a batch.
-  __device__ void begin(int tile) {
+  /// Begins the products of a batch, and reads the scales of its rows.
+  __device__ void begin(Scales (&scales)[kShare], int tile) {
     if (stage_left_ == 0) {
       if (chunk_left_ == 0) {
         wait_barrier(rings_.x.full + 8 * chunk_.slot, chunk_.parity);
         x_ = rings_.x.slot(chunk_.slot);
+        scales_ = rings_.scales_of(chunk_.slot) + lane_ / 4 * sizeof(float);
         chunk_left_ = args_.chunk_tiles;
       }
       wait_barrier(rings_.weights.full + 8 * stage_.slot, stage_.parity);
@@ -175,13 +187,23 @@ class E4m3Diagonal {
       weights_ += kTiles * kOutputs * kTileRowBytes;
     }
     commit_products();
+#pragma unroll
+    for (int j = 0; j < kShare; ++j) {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int row = i * kRows + part_of(j) / kEights * 8;
+        scales[j].rows[i] = load_scale(scales_ + row * sizeof(float));
+      }
+    }
+    scales_ += kBatch * kRows * sizeof(float);
     stage_left_ -= kBatch;
     chunk_left_ -= kBatch;
     if (tile + kBatch >= args_.tiles) stage_left_ = chunk_left_ = 0;
   }
 
-  /// Puts the tiles' sums of a batch, once they are done, where all warps read them.
-  __device__ void hand_over() {
+  /// Puts the tiles' sums of a batch, once they are done, where all warps read them. last: of what
+  /// was loaded for it.
+  __device__ void hand_over(const Scales& last) {
     wait_products<0>();
 #pragma unroll
     for (auto& held : held_) take_sums(held);
@@ -189,7 +211,10 @@ class E4m3Diagonal {
       if (lane_ == 0) arrive(rings_.weights.free + 8 * stage_.slot);
       stage_.next();
       if (chunk_left_ == 0) {
-        if (lane_ == 0) arrive(rings_.x.free + 8 * chunk_.slot);
+        if (lane_ == 0) {
+          arrive(once_loaded(rings_.x.free + 8 * chunk_.slot, last.rows[0], last.rows[kBatch - 1],
+                             args_.rows));
+        }
         chunk_.next();
       }
     }
@@ -229,12 +254,15 @@ class E4m3Diagonal {
     }
   }
 
-  /// Brings a unit's sums to the warps that have its rows.
-  __device__ void collect(float (&out)[kOutputs / 2], const float2 (&sums)[kShare]) {
+  __device__ void put_shares(const float2 (&sums)[kShare]) const {
 #pragma unroll
     for (int j = 0; j < kShare; ++j) {
       if (part_of(j) < parts_) put(part_of(j), sums[j]);
     }
+  }
+  /// Brings a unit's sums to the warps that have its rows.
+  __device__ void collect(float (&out)[kOutputs / 2], const float2 (&sums)[kShare]) {
+    put_shares(sums);
     meet();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -252,21 +280,10 @@ class E4m3Diagonal {
 
   /// A lane's two sums of a part, in the half that is written now.
   __device__ void put(int part, float2 pair) const {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(hand_ + turned_ + part * kPartBytes),
-                 "f"(pair.x), "f"(pair.y)
-                 : "memory");
+    few_rows::put_pair(hand_ + turned_ + part * kPartBytes, pair);
   }
   __device__ float2 get(int part) const {
-    float2 pair;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(pair.x), "=f"(pair.y)
-                 : "r"(hand_ + turned_ + part * kPartBytes)
-                 : "memory");
-    return pair;
-  }
-  /// Until all warps have put what they had.
-  static __device__ void meet() {
-    asm volatile("bar.sync 1, %0;" ::"n"(few_rows::kMultipliers * 32) : "memory");
+    return few_rows::get_pair(hand_ + turned_ + part * kPartBytes);
   }
   /// To the other half: what is read in this one is written again behind the next meeting.
   __device__ void turn() {
@@ -284,6 +301,7 @@ class E4m3Diagonal {
   std::uint32_t turned_ = 0;
   float held_[kBatch / kTiles][kTiles * kOutputs / 2];  // products of all tiles with all outputs
   std::uint32_t x_ = 0;
+  std::uint32_t scales_ = 0;  // of x, from the lane's row on
   std::uint32_t weights_ = 0;
   int stage_left_ = 0;  // tiles
   int chunk_left_ = 0;

@@ -14,8 +14,8 @@ struct E4m3Target {
 
   std::uint8_t* codes;  // rows of `cols`
   std::int64_t cols;
-  float* scales;  // [rows, scale_cols]
-  std::int64_t scale_cols;
+  float* scales;  // [tiles, scale_rows]
+  std::int64_t scale_rows;
 
   /// A warp's group, in bf16: of each lane four neighbours, from column `column` on.
   __device__ void put(std::int64_t row, int column, uint2 four) const {
@@ -33,7 +33,7 @@ struct E4m3Target {
     };
     *reinterpret_cast<std::uint32_t*>(codes + row * cols + column) = pair(0) | pair(2) << 16;
     if (threadIdx.x % 32 == 0)
-      scales[row * scale_cols + column / 128] = counts ? most / 448.0f : 0.0f;
+      scales[column / 128 * scale_rows + row] = counts ? most / 448.0f : 0.0f;
   }
 
  private:

@@ -5,6 +5,8 @@
 // bandwidth, and of many rows the tensor cores' rate.
 #include "backend/cuda/products/e4m3_products.h"
 
+#include <algorithm>
+
 #include "backend/cuda/products/e4m3_chain.cuh"
 #include "backend/cuda/products/e4m3_diagonal.cuh"
 #include "backend/cuda/products/e4m3_wide.cuh"
@@ -81,7 +83,26 @@ constexpr Kernel kDiagonal[] = {
     e4m3_kernel<96, kSquares, kHeads, 1>,
     e4m3_kernel<112, kSquares, kHeads, 1>,
 };
-constexpr int kMostDiagonal = 32;  // outputs
+/// What follows from outputs, if so many are multiplied as diagonals.
+struct Diagonal {
+  int outputs;
+  int batch;
+  int hand_bytes;
+};
+template <int kRows, int kOutputs>
+constexpr Diagonal diagonal() {
+  using Tiles = DiagonalTiles<kRows, kOutputs>;
+  return {kOutputs, Tiles::kBatch, Tiles::kHandBytes};
+}
+template <int kRows>
+constexpr Diagonal kDiagonals[] = {diagonal<kRows, 16>(), diagonal<kRows, 24>(),
+                                   diagonal<kRows, 32>()};
+/// Null, if they are not.
+template <int kRows>
+const Diagonal* find_diagonal(int outputs) {
+  const auto* const found = std::ranges::find(kDiagonals<kRows>, outputs, &Diagonal::outputs);
+  return found != std::end(kDiagonals<kRows>) ? found : nullptr;
+}
 
 constexpr int kPairOutputs[] = {16, 24, 32, 48, 64, 96, 112, 128, 144};
 template <bool kSquares, bool kHeads>
@@ -114,12 +135,21 @@ constexpr few_rows::Kernels kOfFew{.outputs = kFewOutputs,
                                    .most_sharing = kFewOutputs[std::size(kFewOutputs) - 1],
                                    .band_rows = kFewRows,
                                    .value_bytes = 1,
+                                   .scale_bytes = sizeof(float),
                                    .batch = batch_of};
 constexpr few_rows::Kernels kOfPairs{.outputs = kPairOutputs,
                                      .band_rows = kFewRows,
                                      .units = 2,
                                      .value_bytes = 1,
+                                     .scale_bytes = sizeof(float),
                                      .batch = batch_of};
+few_rows::Kernels of_pairs(std::int64_t rows) {
+  few_rows::Kernels kernels = kOfPairs;
+  if (rows <= few_rows::kSixteenRows) {
+    kernels.reserved = [](int outputs) { return 2 * few_rows::sixteen_rows_bytes(outputs); };
+  }
+  return kernels;
+}
 /// Up to kRows rows: as kOfFew, but for the first of them.
 template <int kRows>
 constexpr few_rows::Kernels kOfDiagonal{
@@ -128,18 +158,26 @@ constexpr few_rows::Kernels kOfDiagonal{
     .most_sharing = kOfFew.most_sharing,
     .band_rows = kFewRows,
     .value_bytes = 1,
+    .scale_bytes = sizeof(float),
     .batch =
         [](int outputs) {
-          return outputs <= kMostDiagonal ? DiagonalTiles<kRows>::kBatch : batch_of(outputs);
+          const Diagonal* const diagonal = find_diagonal<kRows>(outputs);
+          return diagonal != nullptr ? diagonal->batch : batch_of(outputs);
         },
-    .tile_rows = [](int outputs) { return outputs <= kMostDiagonal ? kRows : 0; },
+    .tile_rows = [](int outputs) { return find_diagonal<kRows>(outputs) != nullptr ? kRows : 0; },
     .reserved =
         [](int outputs) {
-          return outputs <= kMostDiagonal ? 2 * DiagonalTiles<kRows>::hand_bytes(outputs) : 0;
+          const Diagonal* const diagonal = find_diagonal<kRows>(outputs);
+          if (diagonal != nullptr) return 2 * diagonal->hand_bytes;
+          return kRows <= few_rows::kSixteenRows ? few_rows::sixteen_rows_bytes(outputs) : 0;
         },
 };
 few_rows::Kernels of_many(std::span<const int> outputs) {
-  return {.outputs = outputs, .band_rows = 2 * kFewRows, .value_bytes = 1, .batch = batch_of};
+  return {.outputs = outputs,
+          .band_rows = 2 * kFewRows,
+          .value_bytes = 1,
+          .scale_bytes = sizeof(float),
+          .batch = batch_of};
 }
 
 /// Whether scales of squares are as the wide kernel reads them.
@@ -170,7 +208,9 @@ bool shares_x(const FewRowsProduct& product, int multiprocessors) {
 
 template <bool kSquares, bool kHeads>
 Variants few_variants(const FewRowsProduct& product, int multiprocessors) {
-  if (shares_x(product, multiprocessors)) return {kOfPairs, kPairs<kSquares, kHeads>, 2};
+  if (shares_x(product, multiprocessors)) {
+    return {of_pairs(product.rows), kPairs<kSquares, kHeads>, 2};
+  }
   if (product.rows <= 8) return {kOfDiagonal<8>, kDiagonal<8, kSquares, kHeads>, 1};
   if (product.rows <= 16) return {kOfDiagonal<16>, kDiagonal<16, kSquares, kHeads>, 1};
   if (product.rows <= 32) return {kOfDiagonal<32>, kDiagonal<32, kSquares, kHeads>, 1};
@@ -221,14 +261,12 @@ void E4m3Products::launch(const FewRowsProduct& product, const E4m3Rows& rows) c
   of_codes.x = rows.data;
   of_codes.x_stride = rows.cols;
   const e4m3::Variants variants = e4m3::variants_of(of_codes, device_.multiprocessors());
-  const few_rows::Shape shape(of_codes, variants.kernels, device_.multiprocessors());
-  const e4m3::Arguments args{shape.args,
-                             rows.scales(),
-                             rows.scale_cols(),
-                             weight.scales()->data(),
+  few_rows::Shape shape(of_codes, variants.kernels, device_.multiprocessors());
+  shape.args.x_scales = rows.scales();
+  shape.args.x_scale_rows = static_cast<int>(rows.scale_rows());
+  const e4m3::Arguments args{shape.args, weight.scales()->data(),
                              reinterpret_cast<const float*>(weight.scales()->blocks.data()),
-                             static_cast<int>(weight.rows()),
-                             static_cast<int>(weight.rows() / 8)};
+                             static_cast<int>(weight.rows()), static_cast<int>(weight.rows() / 8)};
   launch_early(variants.all[shape.variant], dim3(static_cast<unsigned>(shape.blocks)),
                few_rows::threads_of(variants.groups), static_cast<std::size_t>(shape.shared_bytes),
                device_.stream(), shape.describe_weight(weight, variants.kernels),

@@ -8,7 +8,7 @@ namespace dendrite::cuda {
 namespace {
 
 E4m3Target target_of(const E4m3Rows& out) {
-  return {reinterpret_cast<std::uint8_t*>(out.data), out.cols, out.scales(), out.scale_cols()};
+  return {reinterpret_cast<std::uint8_t*>(out.data), out.cols, out.scales(), out.scale_rows()};
 }
 
 }  // namespace

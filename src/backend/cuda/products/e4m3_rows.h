@@ -13,18 +13,19 @@ namespace dendrite::cuda {
 /// Neighbours of a row that share a scale, and columns of a tile of products in FP8.
 inline constexpr std::int64_t kE4m3Group = 128;
 
-/// Rows of codes [rows, cols], cols a multiple of kE4m3Group, then scales in f32 [rows up to whole
-/// eights, which may be read; scale_cols], all in memory that begins on 16 bytes.
+/// Rows of codes [rows, cols], cols a multiple of kE4m3Group, then scales in f32 [tiles,
+/// scale_rows], all in memory that begins on 16 bytes.
 struct E4m3Rows {
   std::byte* data = nullptr;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
 
-  /// Of a row, up to whole 16 bytes.
-  std::int64_t scale_cols() const { return (cols / kE4m3Group + 3) / 4 * 4; }
+  std::int64_t tiles() const { return cols / kE4m3Group; }
+  /// Rows up to whole eights, which may be read.
+  std::int64_t scale_rows() const { return (rows + 7) / 8 * 8; }
   float* scales() const { return reinterpret_cast<float*>(data + rows * cols); }
   std::int64_t size_bytes() const {
-    return rows * cols + (rows + 7) / 8 * 8 * scale_cols() * std::int64_t{sizeof(float)};
+    return rows * cols + tiles() * scale_rows() * std::int64_t{sizeof(float)};
   }
 };
 

@@ -6,17 +6,24 @@
 namespace dendrite::cuda::e4m3 {
 
 struct Arguments : few_rows::Arguments {
-  const float* row_scales;  // of x [rows, scale_cols]
-  std::int64_t scale_cols;
   const float* weight_scales;  // [rows of weight], or [tiles, weight_eights]
   const float* weight_blocks;  // [rows of weight / 128, tiles], if WeightScales has them
   int weight_rows;
   int weight_eights;  // rows of weight / 8
 };
 
-/// How many of a thread's two rows, `row` and the one eight behind it, are there.
-__device__ inline int rows_there(const Arguments& args, int row) {
-  return row + 8 < args.rows ? 2 : row < args.rows ? 1 : 0;
+/// A scale of a row of x in the ring.
+__device__ inline float load_scale(std::uint32_t shared) {
+  float scale;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(shared) : "memory");
+  return scale;
+}
+
+/// `barrier`, when two scales have been loaded: who has only begun to load from a slot may not
+/// leave it yet. rows: fewer than 2^30, which the compiler does not know.
+__device__ inline std::uint32_t once_loaded(std::uint32_t barrier, float a, float b, int rows) {
+  const std::uint32_t none = static_cast<std::uint32_t>(rows) >> 30;
+  return barrier + ((__float_as_uint(a) | __float_as_uint(b)) & none);
 }
 
 /// kHeads: see Epilogue::kRope.
@@ -39,6 +46,11 @@ class UnitScales {
            std::int64_t{min(first_row(i), args_.weight_rows - 1) / 128} * args_.tiles;
   }
 
+  /// Of two rows of weights.
+  static __device__ float2 of_rows(const Arguments& args, int first, int second) {
+    return make_float2(scale_of(args, first), scale_of(args, second));
+  }
+
   /// take(i, scales): of rows of weights, those of a thread's two outputs of each eight.
   template <class Take>
   __device__ void visit_columns(const Take& take) const {
@@ -48,7 +60,7 @@ class UnitScales {
 #pragma unroll
       for (int i = 0; i < kEights; ++i) {
         const int column = walk.pair().column(args_.rope);
-        take(i, make_float2(scale_of(column), scale_of(column + half)));
+        take(i, of_rows(args_, column, column + half));
         walk.next();
       }
     } else {
@@ -56,7 +68,7 @@ class UnitScales {
 #pragma unroll
       for (int i = 0; i < kEights; ++i) {
         const int first = first_row(i) + column;
-        take(i, make_float2(scale_of(first), scale_of(first + 1)));
+        take(i, of_rows(args_, first, first + 1));
       }
     }
   }
@@ -76,8 +88,8 @@ class UnitScales {
     constexpr int kHalf = kOutputs / 2;  // gates, then ups
     return i < kEights / 2 ? unit_ * kHalf + 8 * i : args_.ffn + unit_ * kHalf + 8 * i - kHalf;
   }
-  __device__ float scale_of(int row) const {
-    return __ldg(args_.weight_scales + min(row, args_.weight_rows - 1));
+  static __device__ float scale_of(const Arguments& args, int row) {
+    return __ldg(args.weight_scales + min(row, args.weight_rows - 1));
   }
 
   const Arguments& args_;

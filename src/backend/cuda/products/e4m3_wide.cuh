@@ -26,6 +26,10 @@ class E4m3Wide {
   using Args = Arguments;
   static constexpr int kPiece = 64;
   static constexpr int kPieces = 4;
+  static constexpr bool kRowScales = true;
+  static constexpr bool kColumnScales = !kSquares;
+  static constexpr int kMostOfSixteen = 0;
+  static constexpr bool kSixteenAlone = false;
   static constexpr bool kPairsSilus = true;  // (rows of weights are a multiple of 8)
   static constexpr int kEarlyOutputs = 0;
 
@@ -37,17 +41,16 @@ class E4m3Wide {
     for (int step = 0; step < kSteps; ++step) {
       x_at_[step] = row * kTileRowBytes + (2 * step + lane / 16 ^ row % 8) * 16;
     }
+    scale_at_ = (threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4) * sizeof(float);
   }
 
-  __device__ void multiply(float (&sums)[kPieces][kPiece / 2], int unit, int row) {
+  __device__ void multiply(float (&sums)[kPieces][kPiece / 2], int unit) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
 #pragma unroll
       for (float& sum : sums[piece]) sum = 0;
     }
     const Columns columns(args_, unit);
-    rows_there_ = rows_there(args_, row);
-    row_scales_ = args_.row_scales + row * args_.scale_cols;
     if constexpr (kSquares) {
       for (int i = 0; i < kBlocks; ++i) blocks_[i] = columns.of_block(2 * i * kEights);
     }
@@ -56,7 +59,7 @@ class E4m3Wide {
     std::uint32_t x[kSteps][4];
     float even[kPiece / 2];
     float odd[kPiece / 2];
-    enter(x);
+    enter(x, next);
     begin(even, x, 0);
 #pragma unroll 1
     for (int tile = 0;; ++tile) {
@@ -69,12 +72,12 @@ class E4m3Wide {
       begin(odd, x, 3);
       end<1>(sums[2], even, scales, 1);
       wait_products<0>();  // before x changes
-      leave();
+      leave(scales);
       if (tile + 1 == args_.tiles) {
         end<0>(sums[3], odd, scales, 1);
         break;
       }
-      enter(x);
+      enter(x, next);
       begin(even, x, 0);
       end<1>(sums[3], odd, scales, 1);
     }
@@ -93,34 +96,37 @@ class E4m3Wide {
 
   /// Of a tile: of the thread's two rows, and of weights.
   struct Scales {
-    float rows[2] = {};
+    float rows[2];
     float blocks[kSquares ? kBlocks : 1];
   };
 
+  /// Reads those of weights.
   __device__ void fetch(Scales& scales, int tile) const {
-    if (tile >= args_.tiles) return;
-    if (rows_there_ > 0) scales.rows[0] = __ldcg(row_scales_ + tile);
-    if (rows_there_ > 1) scales.rows[1] = __ldcg(row_scales_ + 8 * args_.scale_cols + tile);
     if constexpr (kSquares) {
+      if (tile >= args_.tiles) return;
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i) scales.blocks[i] = __ldg(blocks_[i] + tile);
     }
   }
 
-  /// Waits for the next tile and takes this warp's rows of x.
-  __device__ void enter(std::uint32_t (&x)[kSteps][4]) {
+  /// Waits for the next tile and takes this warp's rows of x and their scales.
+  __device__ void enter(std::uint32_t (&x)[kSteps][4], Scales& scales) {
     wait_barrier(rings_.x.full + 8 * chunk_.slot, chunk_.parity);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       load_matrices(x[step], rings_.x.slot(chunk_.slot) + x_at_[step]);
     }
+    const std::uint32_t at = rings_.scales_of(chunk_.slot) + scale_at_;
+    scales.rows[0] = load_scale(at);
+    scales.rows[1] = load_scale(at + 8 * sizeof(float));
     wait_barrier(rings_.weights.full + 8 * stage_.slot, stage_.parity);
     weights_ = tile_descriptor(rings_.weights.slot(stage_.slot));
   }
   /// The tile's slots, whose products are done.
-  __device__ void leave() {
+  __device__ void leave(const Scales& scales) {
     if (threadIdx.x % 32 == 0) {
-      arrive(rings_.x.free + 8 * chunk_.slot);
+      arrive(
+          once_loaded(rings_.x.free + 8 * chunk_.slot, scales.rows[0], scales.rows[1], args_.rows));
       arrive(rings_.weights.free + 8 * stage_.slot);
     }
     chunk_.next();
@@ -159,10 +165,9 @@ class E4m3Wide {
   const Rings& rings_;
   Cursor stage_;
   Cursor chunk_;
-  int rows_there_ = 0;  // of the thread's two
-  const float* row_scales_ = nullptr;
   const float* blocks_[kBlocks] = {};
   std::uint32_t x_at_[kSteps];  // in a tile, what this lane says a matrix's row is
+  std::uint32_t scale_at_;      // in a tile's scales, of the thread's first row
   std::uint32_t weights_ = 0;   // the tile's descriptor
 };
 

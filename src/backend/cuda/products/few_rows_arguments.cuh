@@ -20,6 +20,7 @@ constexpr int threads_of(int groups) {
 }
 constexpr int kMostSlots = 32;
 constexpr int kBarrierBytes = 4 * kMostSlots * 8;
+constexpr int kSwizzleBytes = 1024;  // slots begin on whole ones
 
 struct Arguments {
   int outputs;  // columns of the result
@@ -31,8 +32,10 @@ struct Arguments {
   int stages;
   int chunk_tiles;  // of x; a multiple of stage_tiles
   int chunks;
-  int units;  // counted by as many as a block works on at once
-  int bands;  // of tile_rows rows; one, where rows are few
+  int units;              // counted by as many as a block works on at once
+  int bands;              // of tile_rows rows; one, where rows are few
+  const float* x_scales;  // [tiles, x_scale_rows], which go with x; or null
+  int x_scale_rows;
   const float* bias;
   void* out;
   std::int64_t out_stride;

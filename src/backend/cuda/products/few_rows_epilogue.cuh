@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/base/numbers.cuh"
 #include "backend/cuda/products/few_rows_arguments.cuh"
 #include "backend/cuda/stores/rope.cuh"
@@ -45,28 +46,34 @@ __device__ inline void store_pair(const Arguments& args, int row, int column, fl
   if (both) to[1] = second;
 }
 
-__device__ inline bf16 silu_of(const Arguments& args, int column, float gate, float up) {
-  if (args.bias != nullptr) {
+/// kSiluMul: of a column.
+__device__ inline float silu_of(const Arguments& args, int column, float gate, float up) {
+  if (args.bias != nullptr && column < args.outputs) {
     gate += args.bias[column];
     up += args.bias[args.ffn + column];
   }
-  return narrow<bf16>(silu(gate) * up);
+  return silu(gate) * up;
 }
 
 __device__ inline void store_silu(const Arguments& args, int row, int column, float gate,
                                   float up) {
   if (row >= args.rows || column >= args.outputs) return;
-  static_cast<bf16*>(args.out)[row * args.out_stride + column] = silu_of(args, column, gate, up);
+  static_cast<bf16*>(args.out)[row * args.out_stride + column] =
+      narrow<bf16>(silu_of(args, column, gate, up));
 }
-/// Of an even column and the next; rows of results begin on four bytes and are even.
-__device__ inline void store_silus(const Arguments& args, int row, int column, const float* gates,
-                                   const float* ups) {
+/// kSiluMul: of an even column and the next. kPairs: rows of results begin on four bytes and are
+/// even.
+template <bool kPairs>
+__device__ inline void store_narrow(const Arguments& args, int row, int column, float first,
+                                    float second) {
   if (row >= args.rows || column >= args.outputs) return;
-  __nv_bfloat162 both;
-  both.x = silu_of(args, column, gates[0], ups[0]);
-  both.y = silu_of(args, column + 1, gates[1], ups[1]);
-  *reinterpret_cast<__nv_bfloat162*>(static_cast<bf16*>(args.out) + row * args.out_stride +
-                                     column) = both;
+  bf16* to = static_cast<bf16*>(args.out) + row * args.out_stride + column;
+  if constexpr (kPairs) {
+    *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(first, second);
+  } else {
+    to[0] = narrow<bf16>(first);
+    if (column + 1 < args.outputs) to[1] = narrow<bf16>(second);
+  }
 }
 
 /// kRope: walks over the eights of a unit. Columns 2t and 2t + 1 of an eight are a pair of a head,

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <type_traits>
+
 #include "backend/cuda/base/launch.cuh"
 #include "backend/cuda/base/mma.cuh"
 #include "backend/cuda/products/few_rows_epilogue.cuh"
+#include "backend/cuda/products/few_rows_sixteen.cuh"
 #include "backend/cuda/products/few_rows_streams.cuh"
 
 // The warps that multiply in the kernels of few_rows_wgmma.cu and e4m3_products.cu.
@@ -22,10 +25,10 @@ __device__ inline std::uint32_t first_x_of_group() {
 /// Multiplies a block's units and stores what comes out. A thread's sums are, of every 8 outputs,
 /// columns 2t and 2t + 1 of a row and of the row 8 behind it. Chain has what it is to multiply:
 ///   kPiece outputs are one instruction, kPieces of them a unit
-///   kPairsSilus: whether they are stored by twos, see store_silus()
+///   kRowScales: whether x has scales
+///   kPairsSilus: whether they are stored by twos, see store_narrow()
 ///   kEarlyOutputs: of a unit of no more, what is added to is read before it is multiplied
-///   void multiply(float (&sums)[kPieces][kPiece / 2], int unit, int row): the next unit of the
-///   rings; row is this thread's first one
+///   void multiply(float (&sums)[kPieces][kPiece / 2], int unit): the next unit of the rings
 /// kGroups warpgroups have rows of a unit, or each of kUnits has one of them.
 template <class Chain, bool kHeads, int kGroups, int kUnits>
 class Multiplier {
@@ -74,7 +77,7 @@ class Multiplier {
       float2 old[kEarly ? kEights : 1][2];
       if constexpr (kEarly) load_olds<kEights>(unit, rows, 0, old);
       float sums[kPieces][kPiece / 2];
-      chain_.multiply(sums, unit, rows.first);
+      chain_.multiply(sums, unit);
       if (args_.epilogue == Epilogue::kSiluMul) {
         store_silus(unit, rows, sums);
         continue;
@@ -135,7 +138,7 @@ class Multiplier {
         }
       }
       float sums[kPieces][kPiece / 2];
-      chain_.multiply(sums, unit, rows.first);
+      chain_.multiply(sums, unit);
       PairWalk walk(args_, unit);
 #pragma unroll
       for (int i = 0; i < kEights; ++i) {
@@ -171,26 +174,46 @@ class Multiplier {
     return unit * kOutputs + 8 * i + lane_ % 4 * 2;
   }
 
+  /// All values before any is stored, as threads wait for what they compute one after the other.
   __device__ void store_silus(int unit, const Rows& rows,
-                              const float (&sums)[kPieces][kPiece / 2]) const {
+                              float (&sums)[kPieces][kPiece / 2]) const {
     [[maybe_unused]] constexpr bool kPairs = Chain::kPairsSilus;  // not of halves that are odd
     if constexpr (kEights % 2 == 0) {
       constexpr int kUps = kEights / 2;
+      if (args_.bias != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kEights; ++i)
+          add_biases(unit, i, sums[i / kOfPiece] + i % kOfPiece * 4);
+      }
 #pragma unroll
       for (int i = 0; i < kUps; ++i) {
-        const int column = unit * (kOutputs / 2) + 8 * i + lane_ % 4 * 2;
-        const float* gates = sums[i / kOfPiece] + i % kOfPiece * 4;
+        float* gates = sums[i / kOfPiece] + i % kOfPiece * 4;
         const float* ups = sums[(i + kUps) / kOfPiece] + (i + kUps) % kOfPiece * 4;
-        if constexpr (kPairs) {
-          few_rows::store_silus(args_, rows.first, column, gates, ups);
-          few_rows::store_silus(args_, rows.second, column, gates + 2, ups + 2);
-        } else {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            store_silu(args_, j < 2 ? rows.first : rows.second, column + j % 2, gates[j], ups[j]);
-          }
-        }
+        for (int j = 0; j < 4; ++j) gates[j] = silu(gates[j]) * ups[j];
       }
+#pragma unroll
+      for (int i = 0; i < kUps; ++i) {
+        const int column = column_of_silu(unit, i);
+        const float* values = sums[i / kOfPiece] + i % kOfPiece * 4;
+        store_narrow<kPairs>(args_, rows.first, column, values[0], values[1]);
+        store_narrow<kPairs>(args_, rows.second, column, values[2], values[3]);
+      }
+    }
+  }
+  __device__ int column_of_silu(int unit, int i) const {
+    return unit * (kOutputs / 2) + 8 * i + lane_ % 4 * 2;
+  }
+  /// To the thread's values of eight outputs of gates or ups.
+  __device__ void add_biases(int unit, int i, float* four) const {
+    constexpr int kUps = kEights / 2;
+    const int column = column_of_silu(unit, i % kUps);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if (column + j >= args_.outputs) continue;
+      const float bias = args_.bias[(i < kUps ? 0 : args_.ffn) + column + j];
+      four[j] += bias;
+      four[j + 2] += bias;
     }
   }
 
@@ -208,7 +231,8 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
   extern __shared__ __align__(1024) std::uint8_t memory[];
   constexpr int kOutputs = Chain::kPiece * Chain::kPieces;
   constexpr int kWarps = kGroups * kUnits * kMultipliers;
-  const Rings rings(args, shared_address(memory), kUnits * kOutputs);
+  static_assert(Chain::kRowScales || !Chain::kColumnScales);
+  const Rings rings(args, shared_address(memory), kUnits * kOutputs, Chain::kRowScales);
   // The compiler keeps what follows from a lane's value in uniform registers, as products need it.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -226,7 +250,17 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
   __syncthreads();
   if (warp < kWarps) {
     if constexpr (kGroups * kUnits > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    Multiplier<Chain, kHeads, kGroups, kUnits>(args, rings).run();
+    if constexpr (kGroups == 1 && kOutputs <= Chain::kMostOfSixteen) {
+      if (Chain::kSixteenAlone || args.rows <= kSixteenRows) {
+        using Pair = std::conditional_t<kHeads, RotatedPair<Chain>, OutputPair<Chain>>;
+        Chain chain(args, rings);
+        run_sixteen_rows<Chain, Pair, kUnits>(args, chain);
+        return;
+      }
+    }
+    if constexpr (!Chain::kSixteenAlone) {
+      Multiplier<Chain, kHeads, kGroups, kUnits>(args, rings).run();
+    }
     return;
   }
   if constexpr (kGroups * kUnits > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -237,7 +271,7 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
     }
   } else if (warp == kWarps + 1) {
     wait_for_earlier();
-    if (lane == 0) stream_x(args, x, rings.x);
+    if (lane == 0) stream_x<Chain::kRowScales>(args, x, rings);
   }
 }
 

@@ -39,7 +39,7 @@ Shape::Shape(const FewRowsProduct& product, const Kernels& kernels, int multipro
     args.tile_rows = tile_rows;
   }
   cut(shared_bytes - kBarrierBytes - of_outputs(kernels.reserved, 0),
-      sharing > 1 ? 16 << 10 : 32 << 10, kernels.units, of_outputs(kernels.batch, 1));
+      sharing > 1 ? 16 << 10 : 32 << 10, kernels, of_outputs(kernels.batch, 1));
 }
 
 CUtensorMap Shape::describe_weight(const CudaWeight& weight, const Kernels& kernels) const {
@@ -92,9 +92,11 @@ int Shape::cut_units(int of_outputs, int rows) {
   return (heads + args.unit_heads - 1) / args.unit_heads * (head_eights / eights);
 }
 
-void Shape::cut(int room, int stage_bytes, int units, int batch) {
-  const int tile_bytes = units * outputs * kTileRowBytes;
+void Shape::cut(int room, int stage_bytes, const Kernels& kernels, int batch) {
+  const int tile_bytes = kernels.units * outputs * kTileRowBytes;
   const int x_bytes = args.tile_rows * kTileRowBytes;
+  const int x_room = x_bytes + args.tile_rows * kernels.scale_bytes;
+  if (kernels.scale_bytes > 0) room -= kSwizzleBytes;  // weights begin on whole ones behind scales
   args.stage_tiles = batch;
   while (args.stage_tiles < 8 && 2 * args.stage_tiles * tile_bytes <= stage_bytes &&
          2 * args.stage_tiles * x_bytes <= kMostStageX) {
@@ -106,9 +108,9 @@ void Shape::cut(int room, int stage_bytes, int units, int batch) {
       args.chunk_tiles *= 2;
     }
     const int chunks = (args.tiles + args.chunk_tiles - 1) / args.chunk_tiles;
-    const int as_deep = room / (tile_bytes + x_bytes) / args.chunk_tiles;  // as the weights' ring
+    const int as_deep = room / (tile_bytes + x_room) / args.chunk_tiles;  // as the weights' ring
     args.chunks = std::clamp(as_deep, 2, std::clamp(chunks, 2, kMostSlots));
-    const int left = room - args.chunks * args.chunk_tiles * x_bytes;
+    const int left = room - args.chunks * args.chunk_tiles * x_room;
     args.stages = std::min(left / (args.stage_tiles * tile_bytes), kMostSlots);
     if (args.stages >= 3 || args.stage_tiles == batch) return;
   }

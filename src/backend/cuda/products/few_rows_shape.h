@@ -30,6 +30,7 @@ struct Kernels {
   std::int64_t band_rows = kGroupRows;  // that they multiply at once
   int units = 1;                        // that a block works on at once
   std::int64_t value_bytes = 2;         // of weights and x
+  int scale_bytes = 0;                  // of each row of a tile of x
   int (*batch)(int outputs) = nullptr;  // tiles that they begin at once; null: one
   // Rows of a tile of x; null, or 0: those of the product up to whole eights.
   int (*tile_rows)(int outputs) = nullptr;
@@ -53,7 +54,7 @@ struct Shape {
  private:
   void choose_variant(int rows, const Kernels& kernels, bool sharing, int most_blocks);
   int cut_units(int of_outputs, int rows);
-  void cut(int room, int stage_bytes, int units, int batch);
+  void cut(int room, int stage_bytes, const Kernels& kernels, int batch);
 };
 
 }  // namespace dendrite::cuda::few_rows

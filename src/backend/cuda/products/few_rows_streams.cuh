@@ -41,15 +41,25 @@ struct Cursor {
 
 struct Rings {
   Ring x;
-  Ring weights;  // behind x, whose last tile is read beyond its end
+  std::uint32_t scales;  // of x, where it has some: [chunks, chunk_tiles, tile_rows] in f32
+  int scale_bytes;       // of a slot of x
+  Ring weights;          // behind those, whose last tile is read beyond its end
 
-  __device__ Rings(const Arguments& args, std::uint32_t base, int outputs) {
+  __device__ Rings(const Arguments& args, std::uint32_t base, int outputs, bool has_scales) {
     const std::uint32_t data = base + kBarrierBytes;
-    const int x_bytes = args.chunk_tiles * args.tile_rows * kTileRowBytes;
-    x = {data, x_bytes, base, base + 8 * kMostSlots};
-    weights = {data + args.chunks * x_bytes, args.stage_tiles * outputs * kTileRowBytes,
-               base + 16 * kMostSlots, base + 24 * kMostSlots};
+    const int x_rows = args.chunk_tiles * args.tile_rows;
+    x = {data, x_rows * kTileRowBytes, base, base + 8 * kMostSlots};
+    scales = data + args.chunks * x.slot_bytes;
+    scale_bytes = has_scales ? x_rows * static_cast<int>(sizeof(float)) : 0;
+    const int all = (args.chunks * scale_bytes + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
+    weights = {scales + all, args.stage_tiles * outputs * kTileRowBytes, base + 16 * kMostSlots,
+               base + 24 * kMostSlots};
   }
+
+  /// The memory behind all.
+  __device__ std::uint32_t behind(const Arguments& args) const { return weights.slot(args.stages); }
+  /// Of a slot of x.
+  __device__ std::uint32_t scales_of(int slot) const { return scales + slot * scale_bytes; }
 };
 
 /// All weights of this block, stage by stage of kUnits units at once, which follow each other in a
@@ -119,8 +129,25 @@ class WeightStream {
   Cursor cursor_;
 };
 
-/// A band of x for each unit.
-__device__ inline void stream_x(const Arguments& args, const CUtensorMap& map, const Ring& ring) {
+/// Copies the scales of some rows and tiles of x.
+__device__ inline void copy_scales(const Arguments& args, std::uint32_t target, int row, int tile,
+                                   int tiles, int rows, std::uint32_t barrier) {
+  const float* from = args.x_scales + std::int64_t{tile} * args.x_scale_rows + row;
+  if (rows == args.x_scale_rows && rows == args.tile_rows) {  // one behind the other
+    copy_bytes(target, from, tiles * rows * sizeof(float), barrier);
+    return;
+  }
+  for (int i = 0; i < tiles; ++i) {
+    copy_bytes(target, from, rows * sizeof(float), barrier);
+    target += args.tile_rows * sizeof(float);
+    from += args.x_scale_rows;
+  }
+}
+
+/// A band of x for each unit, and its scales.
+template <bool kScales>
+__device__ inline void stream_x(const Arguments& args, const CUtensorMap& map, const Rings& rings) {
+  const Ring& ring = rings.x;
   Cursor cursor{args.chunks};
   int unused = args.chunks;
   for (Walk walk(args); !walk.done(); walk.next()) {
@@ -132,8 +159,13 @@ __device__ inline void stream_x(const Arguments& args, const CUtensorMap& map, c
         wait_barrier(ring.free + 8 * cursor.slot, cursor.parity ^ 1);
       }
       const std::uint32_t full = ring.full + 8 * cursor.slot;
-      arrive_for_bytes(full, ring.slot_bytes);
+      const int tiles = min(args.chunk_tiles, args.tiles - tile);
+      const int rows = min(args.tile_rows, args.x_scale_rows - row);
+      const int scale_bytes = kScales ? tiles * rows * static_cast<int>(sizeof(float)) : 0;
+      arrive_for_bytes(full, ring.slot_bytes + scale_bytes);
       copy_tiles(ring.slot(cursor.slot), map, row, tile, full);
+      if constexpr (kScales)
+        copy_scales(args, rings.scales_of(cursor.slot), row, tile, tiles, rows, full);
       cursor.next();
     }
   }

@@ -32,6 +32,10 @@ class Bf16Chain {
   using Args = Arguments;
   static constexpr int kPiece = kPieceOutputs;
   static constexpr int kPieces = kOfPieces;
+  static constexpr bool kRowScales = false;
+  static constexpr bool kColumnScales = false;
+  static constexpr int kMostOfSixteen = 128;
+  static constexpr bool kSixteenAlone = false;
   static constexpr bool kPairsSilus = true;  // (rows of SiLU's results are whole eights)
   static constexpr int kEarlyOutputs = 64;
 
@@ -40,7 +44,15 @@ class Bf16Chain {
     if constexpr (kGroups > 1) first_x_ = first_x_of_group();
   }
 
-  __device__ void multiply(float (&sums)[kPieces][kPiece / 2], int /*unit*/, int /*row*/) {
+  __device__ std::uint32_t multiply_for_all(int unit) {
+    float sums[kPieces][kPiece / 2];
+    multiply(sums, unit);
+    const std::uint32_t shared = rings_.behind(args_);
+    hand_to_all(args_, shared, sums);
+    return shared;
+  }
+
+  __device__ void multiply(float (&sums)[kPieces][kPiece / 2], int /*unit*/) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     std::uint32_t used_stage = 0;  // barriers of slots whose products may still run
     std::uint32_t used_chunk = 0;
@@ -184,10 +196,12 @@ bool WgmmaProducts::rotates(const RopeArguments& rope) {
 void WgmmaProducts::launch(const FewRowsProduct& product) const {
   const bool heads = product.epilogue == Epilogue::kRope;
   const int groups = few_rows::groups_of(product, device_.multiprocessors());
-  const few_rows::Kernels kernels{.outputs = few_rows::kOutputs,
-                                  .sharing_rows = 48,
-                                  .most_sharing = 128,
-                                  .band_rows = few_rows::band_rows(product.rows, groups)};
+  const few_rows::Kernels kernels{
+      .outputs = few_rows::kOutputs,
+      .sharing_rows = 48,
+      .most_sharing = 128,
+      .band_rows = few_rows::band_rows(product.rows, groups),
+      .reserved = product.rows <= few_rows::kSixteenRows ? few_rows::sixteen_rows_bytes : nullptr};
   const few_rows::Shape shape(product, kernels, device_.multiprocessors());
   launch_early(groups == 1 ? few_rows::kernel_of<1>(heads, shape.variant)
                            : few_rows::kernel_of<2>(heads, shape.variant),
