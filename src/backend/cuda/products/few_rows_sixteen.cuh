@@ -43,6 +43,17 @@ __device__ inline std::uint32_t place_of_pair(int row, int pair) {
          (row % 8 * 4 + pair % 4) * sizeof(float2);
 }
 
+/// The sums there, times their columns' scales, where Chain has such.
+template <class Chain>
+__device__ inline float2 take_pair(std::uint32_t shared, float2 scales) {
+  float2 pair = get_pair(shared);
+  if constexpr (Chain::kColumnScales) {
+    pair.x *= scales.x;
+    pair.y *= scales.y;
+  }
+  return pair;
+}
+
 /// Two neighbouring outputs of a row; of SiLU's two gates and their ups.
 template <class Chain>
 class OutputPair {
@@ -69,27 +80,18 @@ class OutputPair {
   __device__ void load(const Args& args) { old_ = load_old(args, row_, column_); }
 
   __device__ void store(const Args& args, std::uint32_t sums) const {
-    const float2 pair = get(sums + shared_, scales_);
+    const float2 pair = take_pair<Chain>(sums + shared_, scales_);
     if (args.epilogue != Epilogue::kSiluMul) {
       store_pair(args, row_, column_, pair.x, pair.y, old_);
       return;
     }
-    const float2 up = get(sums + shared_ + kOutputs / 16 * kEightBytes, of_ups_);
+    const float2 up = take_pair<Chain>(sums + shared_ + kOutputs / 16 * kEightBytes, of_ups_);
     store_narrow<Chain::kPairsSilus>(args, row_, column_, silu_of(args, column_, pair.x, up.x),
                                      silu_of(args, column_ + 1, pair.y, up.y));
   }
 
  private:
   static constexpr int kOutputs = Chain::kPiece * Chain::kPieces;
-
-  static __device__ float2 get(std::uint32_t shared, float2 scales) {
-    float2 pair = get_pair(shared);
-    if constexpr (Chain::kColumnScales) {
-      pair.x *= scales.x;
-      pair.y *= scales.y;
-    }
-    return pair;
-  }
 
   int row_;
   int column_;
@@ -128,11 +130,7 @@ class RotatedPair {
 
   __device__ void store(const Args& args, std::uint32_t sums) const {
     if (!pair_.exists(args.rope)) return;
-    float2 pair = get_pair(sums + shared_);
-    if constexpr (Chain::kColumnScales) {
-      pair.x *= scales_.x;
-      pair.y *= scales_.y;
-    }
+    float2 pair = take_pair<Chain>(sums + shared_, scales_);
     pair_.put(args.rope, args.bias, angle_, slot_, target_of(args, row_, 0), pair.x, pair.y);
     if (pair_.is_query(args.rope)) return;
     extra_.each(args.rope,
