@@ -30,6 +30,7 @@ template <int kOutputs, bool kSquares, bool kHeads, int kGroups, int kUnits = 1>
 class E4m3Chain {
  public:
   using Args = Arguments;
+  using Columns = UnitScales<kOutputs, kHeads>;
   static constexpr int kPiece = kOutputs;
   static constexpr int kPieces = 1;
   static constexpr bool kRowScales = true;
@@ -47,10 +48,6 @@ class E4m3Chain {
         first_x_(kGroups > 1 ? few_rows::first_x_of_group() : 0),
         first_scale_(row_of_band() * sizeof(float)),
         first_weight_(kUnits > 1 ? few_rows::warpgroup() * args.stage_tiles * kTileBytes : 0) {}
-
-  static __device__ float2 column_scales(const Args& args, int first, int second) {
-    return Columns::of_rows(args, first, second);
-  }
 
   __device__ std::uint32_t multiply_for_all(int unit) {
     float sums[1][kOutputs / 2];
@@ -79,7 +76,6 @@ class E4m3Chain {
   }
 
  private:
-  using Columns = UnitScales<kOutputs, kHeads>;
   static constexpr int kBatch = batch_of(kOutputs);
   static constexpr int kTileBytes = kOutputs * kTileRowBytes;
   // Registers for a batch that runs while the one before is added: where a block has a

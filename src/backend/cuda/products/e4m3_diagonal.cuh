@@ -14,21 +14,20 @@
 // Warps hand them over in shared memory, and each adds some of all tiles in order.
 namespace dendrite::cuda::e4m3 {
 
-/// Rows of x in a tile, outputs of a unit, and what follows from them.
-template <int kRows, int kOutputs>
+/// Rows of x in a tile, and what follows from them.
+template <int kRows>
 struct DiagonalTiles {
-  /// Tiles that are added at once.
-  static constexpr int kBatch = kRows <= 8 && kOutputs <= 24 ? 8 : 4;
   static constexpr int kTiles = std::min(4, 64 / kRows);  // of an instruction
   static constexpr int kRowEights = kRows / 8;
-  static_assert(kRows % 8 == 0 && kBatch % kTiles == 0);
+  static_assert(kRows % 8 == 0);
 
-  static_assert(kOutputs <= 128 / kTiles);
-
-  /// Of one of the two batches that are handed over: eight rows x eight outputs are two floats of
-  /// each lane.
-  static constexpr int kHandBytes =
-      kBatch * kRowEights * (kOutputs / 8) * 32 * static_cast<int>(sizeof(float2));
+  static constexpr int most_outputs() { return 128 / kTiles; }
+  /// Tiles that are added at once.
+  static constexpr int batch(int outputs) { return kRows <= 8 && outputs <= 24 ? 8 : 4; }
+  /// Of one of the two batches that are handed over.
+  static constexpr int hand_bytes(int outputs) {
+    return batch(outputs) * kRowEights * (outputs / 8) * few_rows::kEightBytes;
+  }
 };
 
 #ifdef DENDRITE_SM90A
@@ -44,6 +43,7 @@ template <int kOutputs, bool kSquares, bool kHeads, int kRows>
 class E4m3Diagonal {
  public:
   using Args = Arguments;
+  using Columns = UnitScales<kOutputs, kHeads>;
   static constexpr int kPiece = kOutputs;
   static constexpr int kPieces = 1;
   static constexpr bool kRowScales = true;
@@ -62,10 +62,6 @@ class E4m3Diagonal {
         lane_(static_cast<int>(threadIdx.x) % 32),
         parts_((args.rows + 7) / 8 * kEights),
         hand_(rings.behind(args) + lane_ * kPairBytes) {}
-
-  static __device__ float2 column_scales(const Args& args, int first, int second) {
-    return Columns::of_rows(args, first, second);
-  }
 
   __device__ std::uint32_t multiply_for_all(int unit) {
     float2 sums[kShare];
@@ -92,17 +88,16 @@ class E4m3Diagonal {
   }
 
  private:
-  using Columns = UnitScales<kOutputs, kHeads>;
-  using Tiles = DiagonalTiles<kRows, kOutputs>;
-  static constexpr int kBatch = Tiles::kBatch;
+  using Tiles = DiagonalTiles<kRows>;
+  static constexpr int kBatch = Tiles::batch(kOutputs);
   static constexpr int kTiles = Tiles::kTiles;
   static constexpr int kRowEights = Tiles::kRowEights;
   static constexpr int kEights = kOutputs / 8;
   static constexpr int kParts = kRowEights * kEights;  // eight rows x eight outputs, of a unit
   static constexpr int kShare = (kParts + 3) / 4;      // of them that a warp adds, at most
   static constexpr int kPairBytes = sizeof(float2);
-  static constexpr int kPartBytes = 32 * kPairBytes;
-  static constexpr std::uint32_t kHandBytes = Tiles::kHandBytes;
+  static constexpr std::uint32_t kHandBytes = Tiles::hand_bytes(kOutputs);
+  static_assert(kOutputs <= Tiles::most_outputs() && kBatch % kTiles == 0);
 
   /// The next unit's sums of this warp's parts, before scales of whole rows of weights.
   __device__ void add_tiles(float2 (&sums)[kShare], int unit) {
@@ -280,10 +275,10 @@ class E4m3Diagonal {
 
   /// A lane's two sums of a part, in the half that is written now.
   __device__ void put(int part, float2 pair) const {
-    few_rows::put_pair(hand_ + turned_ + part * kPartBytes, pair);
+    few_rows::put_pair(hand_ + turned_ + part * few_rows::kEightBytes, pair);
   }
   __device__ float2 get(int part) const {
-    return few_rows::get_pair(hand_ + turned_ + part * kPartBytes);
+    return few_rows::get_pair(hand_ + turned_ + part * few_rows::kEightBytes);
   }
   /// To the other half: what is read in this one is written again behind the next meeting.
   __device__ void turn() {

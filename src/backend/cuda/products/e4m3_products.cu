@@ -5,8 +5,6 @@
 // bandwidth, and of many rows the tensor cores' rate.
 #include "backend/cuda/products/e4m3_products.h"
 
-#include <algorithm>
-
 #include "backend/cuda/products/e4m3_chain.cuh"
 #include "backend/cuda/products/e4m3_diagonal.cuh"
 #include "backend/cuda/products/e4m3_wide.cuh"
@@ -83,26 +81,7 @@ constexpr Kernel kDiagonal[] = {
     e4m3_kernel<96, kSquares, kHeads, 1>,
     e4m3_kernel<112, kSquares, kHeads, 1>,
 };
-/// What follows from outputs, if so many are multiplied as diagonals.
-struct Diagonal {
-  int outputs;
-  int batch;
-  int hand_bytes;
-};
-template <int kRows, int kOutputs>
-constexpr Diagonal diagonal() {
-  using Tiles = DiagonalTiles<kRows, kOutputs>;
-  return {kOutputs, Tiles::kBatch, Tiles::kHandBytes};
-}
-template <int kRows>
-constexpr Diagonal kDiagonals[] = {diagonal<kRows, 16>(), diagonal<kRows, 24>(),
-                                   diagonal<kRows, 32>()};
-/// Null, if they are not.
-template <int kRows>
-const Diagonal* find_diagonal(int outputs) {
-  const auto* const found = std::ranges::find(kDiagonals<kRows>, outputs, &Diagonal::outputs);
-  return found != std::end(kDiagonals<kRows>) ? found : nullptr;
-}
+constexpr int kMostDiagonal = 32;  // outputs
 
 constexpr int kPairOutputs[] = {16, 24, 32, 48, 64, 96, 112, 128, 144};
 template <bool kSquares, bool kHeads>
@@ -143,13 +122,6 @@ constexpr few_rows::Kernels kOfPairs{.outputs = kPairOutputs,
                                      .value_bytes = 1,
                                      .scale_bytes = sizeof(float),
                                      .batch = batch_of};
-few_rows::Kernels of_pairs(std::int64_t rows) {
-  few_rows::Kernels kernels = kOfPairs;
-  if (rows <= few_rows::kSixteenRows) {
-    kernels.reserved = [](int outputs) { return 2 * few_rows::sixteen_rows_bytes(outputs); };
-  }
-  return kernels;
-}
 /// Up to kRows rows: as kOfFew, but for the first of them.
 template <int kRows>
 constexpr few_rows::Kernels kOfDiagonal{
@@ -161,15 +133,13 @@ constexpr few_rows::Kernels kOfDiagonal{
     .scale_bytes = sizeof(float),
     .batch =
         [](int outputs) {
-          const Diagonal* const diagonal = find_diagonal<kRows>(outputs);
-          return diagonal != nullptr ? diagonal->batch : batch_of(outputs);
+          return outputs <= kMostDiagonal ? DiagonalTiles<kRows>::batch(outputs)
+                                          : batch_of(outputs);
         },
-    .tile_rows = [](int outputs) { return find_diagonal<kRows>(outputs) != nullptr ? kRows : 0; },
+    .tile_rows = [](int outputs) { return outputs <= kMostDiagonal ? kRows : 0; },
     .reserved =
         [](int outputs) {
-          const Diagonal* const diagonal = find_diagonal<kRows>(outputs);
-          if (diagonal != nullptr) return 2 * diagonal->hand_bytes;
-          return kRows <= few_rows::kSixteenRows ? few_rows::sixteen_rows_bytes(outputs) : 0;
+          return outputs <= kMostDiagonal ? 2 * DiagonalTiles<kRows>::hand_bytes(outputs) : 0;
         },
 };
 few_rows::Kernels of_many(std::span<const int> outputs) {
@@ -208,9 +178,7 @@ bool shares_x(const FewRowsProduct& product, int multiprocessors) {
 
 template <bool kSquares, bool kHeads>
 Variants few_variants(const FewRowsProduct& product, int multiprocessors) {
-  if (shares_x(product, multiprocessors)) {
-    return {of_pairs(product.rows), kPairs<kSquares, kHeads>, 2};
-  }
+  if (shares_x(product, multiprocessors)) return {kOfPairs, kPairs<kSquares, kHeads>, 2};
   if (product.rows <= 8) return {kOfDiagonal<8>, kDiagonal<8, kSquares, kHeads>, 1};
   if (product.rows <= 16) return {kOfDiagonal<16>, kDiagonal<16, kSquares, kHeads>, 1};
   if (product.rows <= 32) return {kOfDiagonal<32>, kDiagonal<32, kSquares, kHeads>, 1};

@@ -22,6 +22,15 @@ constexpr int kMostSlots = 32;
 constexpr int kBarrierBytes = 4 * kMostSlots * 8;
 constexpr int kSwizzleBytes = 1024;  // slots begin on whole ones
 
+/// Up to so many rows sums go to shared memory, see few_rows_sixteen.cuh:
+constexpr int kSixteenRows = 16;
+/// of eight outputs eight rows of four pairs, as a warp has them;
+constexpr int kEightBytes = 32 * sizeof(float2);
+/// those of a unit.
+constexpr int sixteen_rows_bytes(int outputs) {
+  return 2 * outputs / 8 * kEightBytes;
+}
+
 struct Arguments {
   int outputs;  // columns of the result
   int ffn;      // kSiluMul: the row of W where ups begin; else 0

@@ -38,8 +38,12 @@ Shape::Shape(const FewRowsProduct& product, const Kernels& kernels, int multipro
   if (const int tile_rows = of_outputs(kernels.tile_rows, 0); tile_rows > 0) {
     args.tile_rows = tile_rows;
   }
-  cut(shared_bytes - kBarrierBytes - of_outputs(kernels.reserved, 0),
-      sharing > 1 ? 16 << 10 : 32 << 10, kernels, of_outputs(kernels.batch, 1));
+  int reserved = of_outputs(kernels.reserved, 0);
+  if (reserved == 0 && args.rows <= kSixteenRows) {
+    reserved = kernels.units * sixteen_rows_bytes(outputs);
+  }
+  cut(shared_bytes - kBarrierBytes - reserved, sharing > 1 ? 16 << 10 : 32 << 10, kernels,
+      of_outputs(kernels.batch, 1));
 }
 
 CUtensorMap Shape::describe_weight(const CudaWeight& weight, const Kernels& kernels) const {

@@ -34,7 +34,8 @@ struct Kernels {
   int (*batch)(int outputs) = nullptr;  // tiles that they begin at once; null: one
   // Rows of a tile of x; null, or 0: those of the product up to whole eights.
   int (*tile_rows)(int outputs) = nullptr;
-  int (*reserved)(int outputs) = nullptr;  // bytes behind the rings; null: none
+  // Bytes behind the rings; null, or 0: those of sums of sixteen rows, if there are no more.
+  int (*reserved)(int outputs) = nullptr;
 };
 
 /// How work is cut for the best of the kernels.

@@ -10,14 +10,6 @@
 // neighbours of a row. What it needs beside is read before.
 namespace dendrite::cuda::few_rows {
 
-constexpr int kSixteenRows = 16;
-/// In shared memory: of eight outputs eight rows of four pairs, as a warp has them.
-constexpr int kEightBytes = 32 * sizeof(float2);
-/// A unit's sums of sixteen rows.
-constexpr int sixteen_rows_bytes(int outputs) {
-  return 2 * outputs / 8 * kEightBytes;
-}
-
 #ifdef DENDRITE_SM90A
 
 __device__ inline void put_pair(std::uint32_t shared, float2 pair) {
@@ -72,8 +64,9 @@ class OutputPair {
     column_ = unit * 2 * of_row + 2 * pair;
     shared_ = place_of_pair<kOutputs>(row_, pair);
     if constexpr (Chain::kColumnScales) {
-      scales_ = Chain::column_scales(args, column_, column_ + 1);
-      if (silu) of_ups_ = Chain::column_scales(args, args.ffn + column_, args.ffn + column_ + 1);
+      using Columns = typename Chain::Columns;
+      scales_ = Columns::of_rows(args, column_, column_ + 1);
+      if (silu) of_ups_ = Columns::of_rows(args, args.ffn + column_, args.ffn + column_ + 1);
     }
   }
   /// What earlier kernels wrote.
@@ -119,7 +112,7 @@ class RotatedPair {
              first.pair + of_unit / 4 % eights * 4 + of_unit % 4};
     if constexpr (Chain::kColumnScales) {
       const int column = pair_.column(args.rope);
-      scales_ = Chain::column_scales(args, column, column + HeadPair::half(args.rope));
+      scales_ = Chain::Columns::of_rows(args, column, column + HeadPair::half(args.rope));
     }
   }
   __device__ void load(const Args& args) {
@@ -153,7 +146,7 @@ class RotatedPair {
 /// Chain: as of Multiplier, and
 ///   kSixteenAlone: whether rows are never more
 ///   kMostOfSixteen: of units of no more outputs, as others have no registers left for it
-///   kColumnScales: whether outputs have scales, and column_scales(args, first, second), theirs
+///   kColumnScales: whether outputs have scales, which Columns::of_rows() reads
 ///   std::uint32_t multiply_for_all(unit): multiplies the next unit, without those; where its sums
 ///   are in shared memory, when all warps of the warpgroup have met
 template <class Chain, class Pair, int kUnits>

@@ -196,12 +196,10 @@ bool WgmmaProducts::rotates(const RopeArguments& rope) {
 void WgmmaProducts::launch(const FewRowsProduct& product) const {
   const bool heads = product.epilogue == Epilogue::kRope;
   const int groups = few_rows::groups_of(product, device_.multiprocessors());
-  const few_rows::Kernels kernels{
-      .outputs = few_rows::kOutputs,
-      .sharing_rows = 48,
-      .most_sharing = 128,
-      .band_rows = few_rows::band_rows(product.rows, groups),
-      .reserved = product.rows <= few_rows::kSixteenRows ? few_rows::sixteen_rows_bytes : nullptr};
+  const few_rows::Kernels kernels{.outputs = few_rows::kOutputs,
+                                  .sharing_rows = 48,
+                                  .most_sharing = 128,
+                                  .band_rows = few_rows::band_rows(product.rows, groups)};
   const few_rows::Shape shape(product, kernels, device_.multiprocessors());
   launch_early(groups == 1 ? few_rows::kernel_of<1>(heads, shape.variant)
                            : few_rows::kernel_of<2>(heads, shape.variant),
