@@ -186,7 +186,7 @@ class E4m3Diagonal {
     for (int j = 0; j < kShare; ++j) {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int row = i * kRows + part_of(j) / kEights * 8;
+        const int row = i * kRows + min(part_of(j) / kEights, kRowEights - 1) * 8;
         scales[j].rows[i] = load_scale(scales_ + row * sizeof(float));
       }
     }
@@ -203,6 +203,7 @@ class E4m3Diagonal {
 #pragma unroll
     for (auto& held : held_) take_sums(held);
     if (stage_left_ == 0) {
+      __syncwarp();
       if (lane_ == 0) arrive(rings_.weights.free + 8 * stage_.slot);
       stage_.next();
       if (chunk_left_ == 0) {

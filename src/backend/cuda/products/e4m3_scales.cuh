@@ -19,8 +19,9 @@ __device__ inline float load_scale(std::uint32_t shared) {
   return scale;
 }
 
-/// `barrier`, when two scales have been loaded: who has only begun to load from a slot may not
-/// leave it yet. rows: fewer than 2^30, which the compiler does not know.
+/// `barrier`, when a lane's two scales have been loaded: who has only begun to load from a slot may
+/// not leave it yet. Those of the warp's other lanes, asked for before, have come with them. rows:
+/// fewer than 2^30, which the compiler does not know.
 __device__ inline std::uint32_t once_loaded(std::uint32_t barrier, float a, float b, int rows) {
   const std::uint32_t none = static_cast<std::uint32_t>(rows) >> 30;
   return barrier + ((__float_as_uint(a) | __float_as_uint(b)) & none);

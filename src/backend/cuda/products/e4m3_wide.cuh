@@ -41,7 +41,10 @@ class E4m3Wide {
     for (int step = 0; step < kSteps; ++step) {
       x_at_[step] = row * kTileRowBytes + (2 * step + lane / 16 ^ row % 8) * 16;
     }
-    scale_at_ = (threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4) * sizeof(float);
+    const unsigned first = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const unsigned last = args.tile_rows - 1u;  // that a tile has
+    scale_at_ = min(first, last) * sizeof(float);
+    to_second_scale_ = min(first + 8, last) * sizeof(float) - scale_at_;
   }
 
   __device__ void multiply(float (&sums)[kPieces][kPiece / 2], int unit) {
@@ -118,12 +121,13 @@ class E4m3Wide {
     }
     const std::uint32_t at = rings_.scales_of(chunk_.slot) + scale_at_;
     scales.rows[0] = load_scale(at);
-    scales.rows[1] = load_scale(at + 8 * sizeof(float));
+    scales.rows[1] = load_scale(at + to_second_scale_);
     wait_barrier(rings_.weights.full + 8 * stage_.slot, stage_.parity);
     weights_ = tile_descriptor(rings_.weights.slot(stage_.slot));
   }
   /// The tile's slots, whose products are done.
   __device__ void leave(const Scales& scales) {
+    __syncwarp();
     if (threadIdx.x % 32 == 0) {
       arrive(
           once_loaded(rings_.x.free + 8 * chunk_.slot, scales.rows[0], scales.rows[1], args_.rows));
@@ -168,7 +172,8 @@ class E4m3Wide {
   const float* blocks_[kBlocks] = {};
   std::uint32_t x_at_[kSteps];  // in a tile, what this lane says a matrix's row is
   std::uint32_t scale_at_;      // in a tile's scales, of the thread's first row
-  std::uint32_t weights_ = 0;   // the tile's descriptor
+  std::uint32_t to_second_scale_;
+  std::uint32_t weights_ = 0;  // the tile's descriptor
 };
 
 #endif  // DENDRITE_SM90A
