@@ -39,6 +39,7 @@ struct Arguments {
   int tiles;        // of 64 k
   int stage_tiles;  // of weights
   int stages;
+  int under_way;    // copies of weights that wait at most while a ring is filled
   int chunk_tiles;  // of x; a multiple of stage_tiles
   int chunks;
   int units;              // counted by as many as a block works on at once

@@ -242,7 +242,7 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
     if (lane == 0) prefetch_map(weight);
     if (lane < args.stages) rings.weights.init(lane, kWarps);
     __syncwarp();
-    for (int i = 0; lane == 0 && i < args.stages && !stream.done(); ++i) stream.fetch();
+    if (lane == 0) stream.begin();
   } else if (warp == kWarps + 1) {
     if (lane == 0) prefetch_map(x);
     if (lane < args.chunks) rings.x.init(lane, kWarps);
@@ -265,10 +265,7 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
   }
   if constexpr (kGroups * kUnits > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
   if (warp == kWarps) {
-    while (lane == 0 && !stream.done()) {
-      stream.wait();
-      stream.fetch();
-    }
+    if (lane == 0) stream.run();
   } else if (warp == kWarps + 1) {
     wait_for_earlier();
     if (lane == 0) stream_x<Chain::kRowScales>(args, x, rings);

@@ -10,6 +10,10 @@ namespace {
 // As measured on an H200.
 constexpr int kChunkBytes = 8 << 10;   // of x, with at most 16 tiles
 constexpr int kMostStageX = 32 << 10;  // bytes of x that go with a stage of weights
+/// Of weights, on their way to a multiprocessor while rings are filled for few rows. x, which is
+/// asked for once earlier kernels are done, comes behind them: behind all of a ring 3 us later.
+constexpr int kBytesUnderWay = 48 << 10;
+constexpr int kMostRowsBehind = 32;
 
 }  // namespace
 
@@ -44,6 +48,11 @@ Shape::Shape(const FewRowsProduct& product, const Kernels& kernels, int multipro
   }
   cut(shared_bytes - kBarrierBytes - reserved, sharing > 1 ? 16 << 10 : 32 << 10, kernels,
       of_outputs(kernels.batch, 1));
+  args.under_way = args.stages;
+  if (args.rows <= kMostRowsBehind && kernels.units == 1) {
+    const int stage = args.stage_tiles * outputs * kTileRowBytes;
+    args.under_way = std::min(args.stages, (kBytesUnderWay / sharing + stage - 1) / stage);
+  }
 }
 
 CUtensorMap Shape::describe_weight(const CudaWeight& weight, const Kernels& kernels) const {

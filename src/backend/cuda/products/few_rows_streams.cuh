@@ -75,9 +75,23 @@ class WeightStream {
         walk_(args),
         cursor_{args.stages} {}
 
-  __device__ bool done() const { return walk_.done(); }
-  /// Until the next slot is free. Not before it was used once.
-  __device__ void wait() const { wait_barrier(ring_.free + 8 * cursor_.slot, cursor_.parity ^ 1); }
+  /// What may be on its way before run().
+  __device__ void begin() {
+    for (int i = 0; i < args_.under_way && !walk_.done(); ++i) fetch();
+  }
+  /// The rest of the ring as copies are done, then into slots as they become free.
+  __device__ void run() {
+    for (int i = args_.under_way; !walk_.done(); ++i) {
+      if (kUnits == 1 && i < args_.stages) {  // of several units, all may be on their way
+        wait_barrier(ring_.full + 8 * (i - args_.under_way), 0);
+      } else {
+        wait_barrier(ring_.free + 8 * cursor_.slot, cursor_.parity ^ 1);
+      }
+      fetch();
+    }
+  }
+
+ private:
   /// Into the next slot.
   __device__ void fetch() {
     const std::uint32_t full = ring_.full + 8 * cursor_.slot;
@@ -94,8 +108,6 @@ class WeightStream {
       walk_.next();
     }
   }
-
- private:
   __device__ void fetch_unit(std::uint32_t target, int unit, std::uint32_t full) const {
     if constexpr (kHeads) {
       const FirstPair first(args_, unit);
