@@ -189,9 +189,15 @@ TEST_F(PackedOnGpu, SoAreProductsOfFourBitsInGroupsOfAnySize) {
   }
 }
 
+TEST_F(PackedOnGpu, ProductsOfLongRowsToo) {  // warps have two tiles of k at a time
+  constexpr std::int64_t kRows[] = {1, 8, 20, 64};
+  for (const Stored& stored : all(304, 8192)) compare(stored, kRows);
+}
+
 TEST_F(PackedOnGpu, ProductsOfWideMatricesToo) {  // several rounds of units, several pieces of x
   constexpr std::int64_t kRows[] = {1, 20, 64};
   compare(blocks(all_blocks()[0], 35000, 512, 5), kRows);
+  compare(blocks(all_blocks()[0], 35000, 1024, 5), kRows);
   compare(blocks(all_blocks()[8], 4096, 4096, 5), kRows);
   compare(beside(fp8_format(), 2048, 5632, false), kRows);
 }

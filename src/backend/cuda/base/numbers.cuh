@@ -31,6 +31,22 @@ __device__ inline bf16 narrow<bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
+/// A half of a word in both halves: where that is multiplied as a pair it takes no instruction.
+__device__ inline std::uint32_t lower_twice(std::uint32_t word) {
+  std::uint32_t twice;
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}"
+      : "=r"(twice)
+      : "r"(word));
+  return twice;
+}
+__device__ inline std::uint32_t upper_twice(std::uint32_t word) {
+  std::uint32_t twice;
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}"
+      : "=r"(twice)
+      : "r"(word));
+  return twice;
+}
+
 /// 1 / (1 + e^-x)
 __device__ inline float sigmoid(float x) {
   const float e = expf(-fabsf(x));                 // never overflows

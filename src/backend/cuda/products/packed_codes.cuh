@@ -19,7 +19,7 @@ namespace dendrite::cuda::packed {
 constexpr int kPartSteps = 8;  // of 16 columns
 
 __device__ inline std::uint32_t twice(float number) {  // that bf16 has
-  return __byte_perm(__float_as_uint(number), 0, 0x3232);
+  return upper_twice(__float_as_uint(number));
 }
 
 /// What goes with the codes of a group of a lane's row. Pairs are of bf16.

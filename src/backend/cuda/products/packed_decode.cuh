@@ -55,7 +55,7 @@ class RowScales {
   }
   static __device__ std::uint32_t raised(const std::uint32_t (&words)[kWords], int step) {
     const int group = step * 16 / Q::kLayout.group;
-    return __byte_perm(words[group / 2], 0, group % 2 == 0 ? 0x1010 : 0x3232);
+    return group % 2 == 0 ? lower_twice(words[group / 2]) : upper_twice(words[group / 2]);
   }
   static __device__ float number(const std::uint32_t (&words)[kWords], int step, float whole) {
     const int group = step * 16 / Q::kLayout.group;
@@ -181,9 +181,9 @@ class ShortScale {
   __device__ explicit ShortScale(float scale) {
     const std::uint32_t upper = __float_as_uint(scale) & 0xffff0000u;
     const float rest = __fsub_rn(scale, __uint_as_float(upper));
-    upper_ = __byte_perm(upper, 0, 0x3232);
+    upper_ = upper_twice(upper);
     // With the scale's sign, a zero has its too.
-    rest_ = __byte_perm(__float_as_uint(rest) | (upper & 0x80000000u), 0, 0x3232);
+    rest_ = upper_twice(__float_as_uint(rest) | (upper & 0x80000000u));
   }
   /// The nibbles at bit 0 and 16 of `bits`. `less`: 128 - the least one, twice.
   __device__ std::uint32_t times(std::uint32_t bits, std::uint32_t less) const {
@@ -208,9 +208,7 @@ __device__ std::uint32_t e2m1_pair(std::uint32_t word) {
 /// Two E2M1, doubled, times a power of two, which is exact in bf16.
 class PowerScale {
  public:
-  __device__ explicit PowerScale(float scale) {
-    scale_ = __byte_perm(__float_as_uint(scale), 0, 0x3232);
-  }
+  __device__ explicit PowerScale(float scale) { scale_ = upper_twice(__float_as_uint(scale)); }
   /// The codes at bit kAt and kAt + 16 of `word`.
   template <int kAt>
   __device__ std::uint32_t times(std::uint32_t word) const {

@@ -47,10 +47,12 @@ void launch_embed_packed(const Embed& args, cudaStream_t stream) {
 
 template <class Q>
 const Kernels& kernels_of() {
-  static const Kernels kernels{Q::kLayout,
-                               {packed_kernel<Q, 1>, packed_kernel<Q, 2>, packed_kernel<Q, 4>},
-                               {packed_wide_kernel<Q, 64>, packed_wide_kernel<Q, 128>},
-                               launch_embed_packed<Q>};
+  static const Kernels kernels{
+      Q::kLayout,
+      {packed_kernel<Q, 1, 1>, packed_kernel<Q, 2, 1>, packed_kernel<Q, 4, 1>},
+      packed_kernel<Q, 1, 2>,
+      {packed_wide_kernel<Q, 64>, packed_wide_kernel<Q, 128>},
+      launch_embed_packed<Q>};
   return kernels;
 }
 

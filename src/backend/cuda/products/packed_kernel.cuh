@@ -42,10 +42,10 @@ class TileSums {
  public:
   static constexpr int kCount = 4 * kEights;
 
-  /// data: the unit's two tiles
-  __device__ void make(const std::uint8_t* data, const XLane<kEights>& x, std::uint32_t piece,
-                       int lane, std::uint32_t less) {
-    const LaneRow<Q> rows[] = {{data, lane, less}, {data + Q::kTileBytes, lane, less}};
+  /// data: a tile; `lower` bytes behind it the unit's other one. x_tile: of a piece
+  __device__ void make(const std::uint8_t* data, int lower, const XLane<kEights>& x,
+                       std::uint32_t x_tile, int lane, std::uint32_t less) {
+    const LaneRow<Q> rows[] = {{data, lane, less}, {data + lower, lane, less}};
     const float minus[] = {rows[0].minus(), rows[1].minus()};
     LaneGroup<Q> groups[2];
 #pragma unroll
@@ -59,12 +59,12 @@ class TileSums {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           if (step % kGroupSteps == 0) groups[i] = rows[i].group(step, minus[i]);
-          pairs[i] = groups[i].pairs(LaneRow<Q>::load(data + i * Q::kTileBytes, lane, step), step);
+          pairs[i] = groups[i].pairs(LaneRow<Q>::load(data + i * lower, lane, step), step);
         }
         const std::uint32_t weights[] = {pairs[0].x, pairs[1].x, pairs[0].y, pairs[1].y};
 #pragma unroll
         for (int eight = 0; eight < kEights; ++eight) {
-          if (step % 2 == 0) x.load(x_[eight], piece, eight, step);
+          if (step % 2 == 0) x.load(x_[eight], x_tile, eight, step);
           const std::uint32_t* const two = x_[eight] + step % 2 * 2;
           multiply_add(part[eight], weights, two[0], two[1]);
         }
@@ -75,8 +75,10 @@ class TileSums {
         sums_[i] = __fmaf_rn(part[i / 4][i % 4], factors[i % 4 / 2], sums_[i]);
       }
     }
-    // What was loaded has come to registers: loads that are only begun could find what the tiles'
-    // place is filled with next.
+  }
+  /// What was loaded has come to registers: loads that are only begun could find what the tiles'
+  /// place is filled with next.
+  __device__ void settle() {
     take_sums(sums_);
   }
   __device__ void add_to(float (&sums)[kCount]) const {
@@ -92,19 +94,20 @@ class TileSums {
   float sums_[kCount];
 };
 
-/// kEights: of rows of a band of x.
-template <class Q, int kEights>
+/// kEights: of rows of a band of x. kPieceTiles: tiles of a piece of x, whole ones of k, which a
+/// warp has two of at a time.
+template <class Q, int kEights, int kPieceTiles>
 __global__ void __launch_bounds__((most_warps(Q::kLayout, kEights) + 1) * 32, 1)
     packed_kernel(const __grid_constant__ CUtensorMap x, const __grid_constant__ Arguments args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) std::uint8_t memory[];
-  using Stream = TileStream<Q>;
-  const Places places(memory, args, args.slots * Stream::kSlotBytes);
+  using Stream = TileStream<Q, kPieceTiles>;
+  const Places places(memory, args, kPieceTiles, args.slots * Stream::kSlotBytes);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_next_begin();
   if (warp == args.warps) {
-    bring_x(args, x, places, lane);
+    bring_x<kPieceTiles>(args, x, places, lane);
     return;
   }
   const Share<1, false> share(args, warp);
@@ -112,6 +115,7 @@ __global__ void __launch_bounds__((most_warps(Q::kLayout, kEights) + 1) * 32, 1)
   Relay<4 * kEights, 1, false> relay(places, share, warp, lane);
   stream.begin(lane);
   __syncthreads();
+  stream.fill();
   wait_for_earlier();
 
   const Sink<8 * kEights> sink(args, lane);
@@ -126,12 +130,19 @@ __global__ void __launch_bounds__((most_warps(Q::kLayout, kEights) + 1) * 32, 1)
 #pragma unroll 1
   do {
     const bool there = way.unit < args.units;
-    TileSums<Q, kEights> of_tile;
+    TileSums<Q, kEights> tiles[kPieceTiles];
     if (there) {
       wait_barrier(barriers + 8 * slot.slot, slot.parity);
       wait_barrier(places.x_full(piece.slot), piece.parity);
-      of_tile.make(ring + slot.slot * Stream::kSlotBytes, x_lane,
-                   places.base + places.x(piece.slot), lane, args.less);
+#pragma unroll
+      for (int i = 0; i < kPieceTiles; ++i) {
+        tiles[i].make(ring + slot.slot * Stream::kSlotBytes + i * Q::kTileBytes, Stream::kRowBytes,
+                      x_lane,
+                      places.base + places.x(piece.slot) + i * tile_piece_bytes(8 * kEights), lane,
+                      args.less);
+      }
+#pragma unroll
+      for (int i = 0; i < kPieceTiles; ++i) tiles[i].settle();
       __syncwarp();
       stream.fetch();
       slot.next();
@@ -141,9 +152,12 @@ __global__ void __launch_bounds__((most_warps(Q::kLayout, kEights) + 1) * 32, 1)
     __syncwarp();
     if (lane == 0) arrive(places.x_free(piece.slot));
     piece.next(share.team);
-    const bool whole = way.tile + 1 == args.tiles_k;
+    const bool whole = way.tile + 1 == args.pieces_k;
     relay.take(sums, way.tile == 0);
-    if (there) of_tile.add_to(sums);
+#pragma unroll
+    for (int i = 0; i < kPieceTiles; ++i) {
+      if (there) tiles[i].add_to(sums);
+    }
     relay.pass(sums, whole, lane);
     if (!whole || !there) continue;
     if (args.epilogue == Epilogue::kRope) {
@@ -151,7 +165,7 @@ __global__ void __launch_bounds__((most_warps(Q::kLayout, kEights) + 1) * 32, 1)
     } else {
       sink.put(way.unit, sums);
     }
-  } while (!way.next(share, args.tiles_k) || way.rounds > 0);
+  } while (!way.next(share, args.pieces_k) || way.rounds > 0);
 #endif
 }
 

@@ -28,6 +28,8 @@ struct Kernels {
   PackedLayout layout{};
   /// Of up to 8, 16 and 32 rows.
   void (*few[3])(CUtensorMap, Arguments) = {};
+  /// Of up to 8 rows, two tiles of k at a time.
+  void (*two_tiles)(CUtensorMap, Arguments) = nullptr;
   /// Of more, on compute capability 9.0: bands of 64, 128.
   void (*wide[2])(CUtensorMap, Arguments) = {};
   void (*embed)(const Embed&, cudaStream_t) = nullptr;

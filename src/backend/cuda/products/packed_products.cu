@@ -33,6 +33,11 @@ std::span<const Kernels* const> kernels_of_all(Layouts<Q...>) {
 
 constexpr std::array kRows = {8, 16, 32};  // that kernels of few rows are made for
 
+/// Of weights, on their way to a multiprocessor: as many as memory takes to be busy. Copies of x,
+/// which are asked for once earlier kernels are done, come behind them: behind whole rings after
+/// 4 us (on an H200).
+constexpr int kBytesUnderWay = 30 << 10;
+
 /// Which kernel, and how its work and its shared memory are cut.
 struct Shape {
   Arguments args{};
@@ -40,7 +45,7 @@ struct Shape {
   dim3 blocks;  // of each band of tile_rows rows
   int threads = 0;
   int shared_bytes = 0;
-  int piece_tiles = kPieceTiles;  // of x, each of 64 columns
+  int piece_copies = kTileCopies;  // of x, each of 64 columns
 
   /// wide: kernels of packed_wide.cuh may take it
   Shape(const FewRowsProduct& product, const Device& device, bool wide) {
@@ -82,11 +87,9 @@ struct Shape {
     const auto variant = std::min<std::size_t>(
         std::ranges::lower_bound(kRows, args.rows) - kRows.begin(), kRows.size() - 1);
     args.tile_rows = kRows[variant];
-    kernel = kernels.few[variant];
     const int bands = rounds(args.rows, args.tile_rows);
     const int of_band = std::max(1, device.multiprocessors() / bands);
     const int each = rounds(args.units, of_band);
-    const int slot_bytes = 2 * kernels.layout.tile_bytes();
     const int team_bytes = 16 * 4 * args.tile_rows;  // of sums
     int most = most_warps(kernels.layout, args.tile_rows / 8);
     do {
@@ -97,7 +100,11 @@ struct Shape {
       args.teams = teams;
       args.team = std::min({most / teams, args.tiles_k, kMostPieces});
       args.warps = teams * args.team;
-      cut_memory(slot_bytes, teams * team_bytes, device.shared_bytes());
+      // A warp takes less time for each of two tiles, if it has several times two.
+      const int piece_tiles =
+          variant == 0 && args.tiles_k % 2 == 0 && args.tiles_k >= 4 * args.team ? 2 : 1;
+      kernel = piece_tiles == 2 ? kernels.two_tiles : kernels.few[variant];
+      cut_memory(piece_tiles, kernels.layout, teams * team_bytes, device.shared_bytes());
       most -= 2;
     } while (args.slots < 2 && most >= 2);
     cut_blocks(of_band, bands, 1);
@@ -127,7 +134,7 @@ struct Shape {
     }
     try_wide(kernels.layout, best, device);
     kernel = kernels.wide[best.tile_rows == 64 ? 0 : 1];
-    piece_tiles = kWidePieceTiles;
+    piece_copies = kWidePieceTiles;
   }
 
   /// Returns false where there is too little shared memory, or k is too short.
@@ -163,15 +170,19 @@ struct Shape {
     blocks = dim3(static_cast<unsigned>(of_band), static_cast<unsigned>(bands));
   }
 
-  /// sum_bytes: of sums that are handed on. As many pieces of x, of whole teams, as leave warps a
-  /// ring of three slots.
-  void cut_memory(int slot_bytes, int sum_bytes, int most_bytes) {
-    const int ring_slot = args.warps * slot_bytes;
+  /// piece_tiles: of a piece of x. sum_bytes: of sums that are handed on. As many pieces, of whole
+  /// teams, as leave warps a ring of three slots, or of two larger ones.
+  void cut_memory(int piece_tiles, const PackedLayout& layout, int sum_bytes, int most_bytes) {
+    args.pieces_k = args.tiles_k / piece_tiles;
+    piece_copies = piece_tiles * kTileCopies;
+    const int ring_slot = args.warps * 2 * piece_tiles * layout.tile_bytes();
     const int room = most_bytes - kBarrierBytes - (args.team > 1 ? sum_bytes : 0);
-    const int piece = piece_bytes(args.tile_rows);
-    args.pieces = std::clamp((room - 3 * ring_slot) / piece, std::max(2, args.team), kMostPieces);
+    const int piece = piece_tiles * tile_piece_bytes(args.tile_rows);
+    args.pieces = std::clamp((room - (piece_tiles > 1 ? 2 : 3) * ring_slot) / piece,
+                             std::max(2, args.team), kMostPieces);
     args.pieces -= args.pieces % args.team;
     args.slots = std::min((room - args.pieces * piece) / ring_slot, kMostSlots);
+    args.under_way = std::min(args.slots, rounds(kBytesUnderWay, ring_slot));
     shared_bytes = most_bytes - room + args.pieces * piece + args.slots * ring_slot;
   }
 };
@@ -194,6 +205,7 @@ void PackedProducts::prepare(const Device& device, const packed::Kernels& kernel
           "matmul");
   };
   for (const auto kernel : kernels.few) allow(kernel);
+  allow(kernels.two_tiles);
   for (const auto kernel : kernels.wide) {
     if (multiplies_wide(device)) allow(kernel);
   }
@@ -286,7 +298,7 @@ void PackedProducts::launch(const FewRowsProduct& product) const {
 void PackedProducts::launch(const FewRowsProduct& product, bool wide) const {
   const packed::Shape shape(product, device_, wide);
   const CUtensorMap x = describe_tiles(product.x, product.rows, product.weight->ld(),
-                                       product.x_stride, shape.args.tile_rows, shape.piece_tiles);
+                                       product.x_stride, shape.args.tile_rows, shape.piece_copies);
   launch_early(shape.kernel, shape.blocks, static_cast<unsigned>(shape.threads),
                static_cast<std::size_t>(shape.shared_bytes), device_.stream(), x, shape.args);
 }

@@ -30,8 +30,9 @@ constexpr int kBarrierBytes =
 
 struct Arguments : few_rows::Arguments {
   const std::uint8_t* weight;
-  int tiles_k;  // tiles of 256 columns
-  int warps;    // that multiply
+  int tiles_k;   // tiles of 256 columns
+  int pieces_k;  // pieces of x, of one or two tiles; of packed_kernel.cuh
+  int warps;     // that multiply
   /// Warps of a unit, of packed_wide.cuh warpgroups: at most tiles_k. Pieces of x are tiles of
   /// whole teams, so that a place is always the same member's: who waits for the next piece of it
   /// has read the one before, whose phase could be taken for it else.
@@ -45,8 +46,8 @@ struct Arguments : few_rows::Arguments {
 
 /// x lies in shared memory as few_rows_wgmma.cu has it: tiles of 64 columns, in whose rows of 128
 /// bytes the eight of 16 bytes are exchanged (tensor_map.h).
-constexpr int kPieceTiles = PackedLayout::kColumns / few_rows::kTileK;
-__host__ __device__ constexpr int piece_bytes(int tile_rows) {
+constexpr int kTileCopies = PackedLayout::kColumns / few_rows::kTileK;
+__host__ __device__ constexpr int tile_piece_bytes(int tile_rows) {
   return tile_rows * PackedLayout::kColumns * 2;
 }
 
@@ -55,14 +56,14 @@ struct Places {
   std::uint8_t* memory;
   std::uint32_t base;
   int pieces;
-  int x_bytes;  // of a piece
+  int x_bytes;  // of a piece of one or several tiles
   int sums;     // that are handed on
 
-  __device__ Places(std::uint8_t* shared, const Arguments& args, int ring_bytes)
+  __device__ Places(std::uint8_t* shared, const Arguments& args, int piece_tiles, int ring_bytes)
       : memory(shared),
         base(shared_address(shared)),
         pieces(args.pieces),
-        x_bytes(piece_bytes(args.tile_rows)),
+        x_bytes(piece_tiles * tile_piece_bytes(args.tile_rows)),
         sums(kBarrierBytes + args.pieces * x_bytes + args.warps * ring_bytes) {}
 
   __device__ std::uint32_t x_full(int piece) const { return base + 8 * piece; }
@@ -101,7 +102,7 @@ struct Share {
   }
 };
 
-/// A warp's way through its tiles: every team-th of all rounds.
+/// A warp's way through its tiles, or pieces of several: every team-th of all rounds.
 struct Way {
   int rounds;  // that are left
   int unit;
@@ -113,10 +114,10 @@ struct Way {
 
   /// Returns whether a round began or nothing is left.
   template <int kWarps, bool kAlone>
-  __device__ bool next(const Share<kWarps, kAlone>& share, int tiles_k) {
+  __device__ bool next(const Share<kWarps, kAlone>& share, int of_unit) {
     tile += share.team;
-    if (tile < tiles_k) return false;
-    tile -= tiles_k;  // a team is at most as large
+    if (tile < of_unit) return false;
+    tile -= of_unit;  // a team is at most as large
     unit += share.stride;
     --rounds;
     return true;
@@ -139,11 +140,13 @@ __device__ inline int upper_row(const Arguments& args, int unit) {
   return unit * 2;
 }
 
-/// A warp's stream of units' tiles, which it brings itself.
-template <class Q>
+/// A warp's stream of units' tiles, which it brings itself: kPieceTiles of the upper row and as
+/// many of the lower one at a time.
+template <class Q, int kPieceTiles>
 class TileStream {
  public:
-  static constexpr int kSlotBytes = 2 * Q::kTileBytes;
+  static constexpr int kRowBytes = kPieceTiles * Q::kTileBytes;
+  static constexpr int kSlotBytes = 2 * kRowBytes;
   using Shares = Share<1, false>;
 
   __device__ TileStream(const Arguments& args, const Places& places, const Shares& share, int warp)
@@ -156,12 +159,19 @@ class TileStream {
     enter_unit();
   }
 
-  /// Makes the barriers and fills the ring. Of all lanes, as fetch().
+  /// Makes the barriers and begins to fill the ring. Of all lanes, as fill() and fetch().
   __device__ void begin(int lane) {
     if (lane < args_.slots) init_barrier(barriers_ + 8 * lane, 1);
     publish_barriers();
     __syncwarp();
-    for (int i = 0; i < args_.slots; ++i) fetch();
+    for (int i = 0; i < args_.under_way; ++i) fetch();
+  }
+  /// The rest of the ring.
+  __device__ void fill() {
+    for (int i = args_.under_way; i < args_.slots && way_.rounds > 0; ++i) {
+      wait_barrier(barriers_ + 8 * (i - args_.under_way), 0);
+      fetch();
+    }
   }
   /// The next tiles into the next slot.
   __device__ void fetch() {
@@ -170,11 +180,11 @@ class TileStream {
         const std::uint32_t barrier = barriers_ + 8 * slot_;
         const std::uint32_t target = ring_ + slot_ * kSlotBytes;
         arrive_for_bytes(barrier, kSlotBytes);
-        copy_bytes_once(target, from_, Q::kTileBytes, barrier);
-        copy_bytes_once(target + Q::kTileBytes, from_ + lower_, Q::kTileBytes, barrier);
+        copy_bytes_once(target, from_, kRowBytes, barrier);
+        copy_bytes_once(target + kRowBytes, from_ + lower_, kRowBytes, barrier);
       }
-      from_ += share_.team * Q::kTileBytes;
-      if (way_.next(share_, args_.tiles_k)) enter_unit();
+      from_ += share_.team * kRowBytes;
+      if (way_.next(share_, args_.pieces_k)) enter_unit();
     }
     if (++slot_ == args_.slots) slot_ = 0;
   }
@@ -186,8 +196,8 @@ class TileStream {
       way_.rounds = 0;
       return;
     }
-    const std::int64_t tile = std::int64_t{upper_row(args_, way_.unit)} * args_.tiles_k + way_.tile;
-    from_ = args_.weight + tile * Q::kTileBytes;
+    const std::int64_t row = std::int64_t{upper_row(args_, way_.unit)} * args_.tiles_k;
+    from_ = args_.weight + row * Q::kTileBytes + way_.tile * kRowBytes;
   }
 
   const Arguments& args_;
@@ -216,8 +226,9 @@ struct SlotCursor {
 };
 
 /// Brings x, once a round. What lies behind its rows and columns is zeros.
-__device__ inline void bring_x(const Arguments& args, const CUtensorMap& x, const Places& places,
-                               int lane) {
+template <int kPieceTiles>
+__device__ void bring_x(const Arguments& args, const CUtensorMap& x, const Places& places,
+                        int lane) {
   const Share<1, true> share(args, 0);
   if (lane == 0) prefetch_map(x);
   if (lane < args.pieces) {
@@ -230,14 +241,15 @@ __device__ inline void bring_x(const Arguments& args, const CUtensorMap& x, cons
   if (lane > 0) return;
   const int row = static_cast<int>(blockIdx.y) * args.tile_rows;
   SlotCursor cursor{args.pieces};
-  int tile = 0;
-  for (int i = 0; i < share.rounds * args.tiles_k; ++i) {
+  int piece = 0;
+  for (int i = 0; i < share.rounds * args.pieces_k; ++i) {
     if (i >= args.pieces) wait_barrier(places.x_free(cursor.slot), cursor.parity ^ 1);
     const std::uint32_t full = places.x_full(cursor.slot);
     arrive_for_bytes(full, places.x_bytes);
-    copy_tiles(places.base + places.x(cursor.slot), x, row, tile * kPieceTiles, full);
+    copy_tiles(places.base + places.x(cursor.slot), x, row, piece * kPieceTiles * kTileCopies,
+               full);
     cursor.next();
-    if (++tile == args.tiles_k) tile = 0;
+    if (++piece == args.pieces_k) piece = 0;
   }
 }
 

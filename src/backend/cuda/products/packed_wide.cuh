@@ -28,7 +28,7 @@ constexpr int kBringThreads = 128;  // a warp brings x, one the weights of each 
 
 /// Pieces of x are smaller than a tile of 256 columns: of 128 rows few large ones would fit.
 constexpr int kWidePieceTiles = 1;                          // of 64 columns
-constexpr int kTilePieces = kPieceTiles / kWidePieceTiles;  // of a tile
+constexpr int kTilePieces = kTileCopies / kWidePieceTiles;  // of a tile
 constexpr int kMostWidePieces = 32;
 constexpr int kMostWideSlots = 8;
 constexpr int kWideBarrierBytes = 1024;
@@ -45,7 +45,7 @@ struct WidePlaces : Places {
   int slots;
 
   __device__ WidePlaces(std::uint8_t* shared, const Arguments& args)
-      : Places(shared, args, 0), slots(args.slots) {
+      : Places(shared, args, 1, 0), slots(args.slots) {
     sums = ring(args.warps / 4);
   }
 
