@@ -15,7 +15,7 @@
 // other.
 namespace dendrite::cuda::packed {
 
-/// Where a lane finds x in a piece, rows of which are right operands: eights of rows, of two steps
+/// Where a lane finds x for a tile, rows of which are right operands: eights of rows, of two steps
 /// at a time.
 template <int kEights>
 class XLane {
@@ -27,9 +27,9 @@ class XLane {
     }
   }
   /// steps: the first of the two, an even constant.
-  __device__ void load(std::uint32_t (&x)[4], std::uint32_t piece, int eight, int steps) const {
+  __device__ void load(std::uint32_t (&x)[4], std::uint32_t tile, int eight, int steps) const {
     constexpr int kEightBytes = 8 * few_rows::kTileRowBytes;
-    load_matrices(x, piece + at_[steps / 2 % 2] + (steps / 4 * kEights + eight) * kEightBytes);
+    load_matrices(x, tile + at_[steps / 2 % 2] + (steps / 4 * kEights + eight) * kEightBytes);
   }
 
  private:
@@ -42,7 +42,7 @@ class TileSums {
  public:
   static constexpr int kCount = 4 * kEights;
 
-  /// data: a tile; `lower` bytes behind it the unit's other one. x_tile: of a piece
+  /// data: a tile; the unit's other one begins `lower` bytes behind. x_tile: where x for them is
   __device__ void make(const std::uint8_t* data, int lower, const XLane<kEights>& x,
                        std::uint32_t x_tile, int lane, std::uint32_t less) {
     const LaneRow<Q> rows[] = {{data, lane, less}, {data + lower, lane, less}};
@@ -94,8 +94,8 @@ class TileSums {
   float sums_[kCount];
 };
 
-/// kEights: of rows of a band of x. kPieceTiles: tiles of a piece of x, whole ones of k, which a
-/// warp has two of at a time.
+/// kEights: of rows of a band of x. kPieceTiles: of a piece of x; as many a warp multiplies at a
+/// time. k is whole pieces.
 template <class Q, int kEights, int kPieceTiles>
 __global__ void __launch_bounds__((most_warps(Q::kLayout, kEights) + 1) * 32, 1)
     packed_kernel(const __grid_constant__ CUtensorMap x, const __grid_constant__ Arguments args) {
@@ -137,9 +137,8 @@ __global__ void __launch_bounds__((most_warps(Q::kLayout, kEights) + 1) * 32, 1)
 #pragma unroll
       for (int i = 0; i < kPieceTiles; ++i) {
         tiles[i].make(ring + slot.slot * Stream::kSlotBytes + i * Q::kTileBytes, Stream::kRowBytes,
-                      x_lane,
-                      places.base + places.x(piece.slot) + i * tile_piece_bytes(8 * kEights), lane,
-                      args.less);
+                      x_lane, places.base + places.x(piece.slot) + i * x_tile_bytes(8 * kEights),
+                      lane, args.less);
       }
 #pragma unroll
       for (int i = 0; i < kPieceTiles; ++i) tiles[i].settle();

@@ -177,7 +177,7 @@ struct Shape {
     piece_copies = piece_tiles * kTileCopies;
     const int ring_slot = args.warps * 2 * piece_tiles * layout.tile_bytes();
     const int room = most_bytes - kBarrierBytes - (args.team > 1 ? sum_bytes : 0);
-    const int piece = piece_tiles * tile_piece_bytes(args.tile_rows);
+    const int piece = piece_tiles * x_tile_bytes(args.tile_rows);
     args.pieces = std::clamp((room - (piece_tiles > 1 ? 2 : 3) * ring_slot) / piece,
                              std::max(2, args.team), kMostPieces);
     args.pieces -= args.pieces % args.team;

@@ -31,7 +31,7 @@ constexpr int kBarrierBytes =
 struct Arguments : few_rows::Arguments {
   const std::uint8_t* weight;
   int tiles_k;   // tiles of 256 columns
-  int pieces_k;  // pieces of x, of one or two tiles; of packed_kernel.cuh
+  int pieces_k;  // pieces of x, of packed_kernel.cuh: of one or two tiles
   int warps;     // that multiply
   /// Warps of a unit, of packed_wide.cuh warpgroups: at most tiles_k. Pieces of x are tiles of
   /// whole teams, so that a place is always the same member's: who waits for the next piece of it
@@ -46,8 +46,9 @@ struct Arguments : few_rows::Arguments {
 
 /// x lies in shared memory as few_rows_wgmma.cu has it: tiles of 64 columns, in whose rows of 128
 /// bytes the eight of 16 bytes are exchanged (tensor_map.h).
-constexpr int kTileCopies = PackedLayout::kColumns / few_rows::kTileK;
-__host__ __device__ constexpr int tile_piece_bytes(int tile_rows) {
+constexpr int kTileCopies = PackedLayout::kColumns / few_rows::kTileK;  // of such tiles
+/// Of x, for a tile of weights.
+__host__ __device__ constexpr int x_tile_bytes(int tile_rows) {
   return tile_rows * PackedLayout::kColumns * 2;
 }
 
@@ -63,7 +64,7 @@ struct Places {
       : memory(shared),
         base(shared_address(shared)),
         pieces(args.pieces),
-        x_bytes(piece_tiles * tile_piece_bytes(args.tile_rows)),
+        x_bytes(piece_tiles * x_tile_bytes(args.tile_rows)),
         sums(kBarrierBytes + args.pieces * x_bytes + args.warps * ring_bytes) {}
 
   __device__ std::uint32_t x_full(int piece) const { return base + 8 * piece; }
