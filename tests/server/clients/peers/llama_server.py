@@ -53,6 +53,8 @@ def main(words):
             with contextlib.suppress(OSError), urllib.request.urlopen(url + "/health"):
                 break
             time.sleep(0.1)
+        else:
+            sys.exit(f"{asked.program}: ended with status {process.returncode}; expected it to listen")
         print(f"listening on {url}", flush=True)
         process.wait()
 
