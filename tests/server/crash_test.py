@@ -20,6 +20,7 @@ import time
 from process import Served, events
 
 WORKERS = 4
+MOST = "1000000"  # responses: 200 kills make more than the 10,000 that are kept by default
 LOST = (http.client.HTTPException, OSError)  # what a client sees of a kill
 
 
@@ -134,7 +135,7 @@ def run(program, kills, seed, folder):
     reference = Served(program, "dendrite-tools").listening()
     try:
         for kill in range(kills + 1):
-            server = Served(program, "dendrite-tools", "--response-store", folder)
+            server = Served(program, "dendrite-tools", "--response-store", folder, "--max-stored-responses", MOST)
             try:
                 if kill and draws.random() < 0.1:  # while it starts, and reads or writes its journal
                     time.sleep(draws.uniform(0, 0.3))
