@@ -33,18 +33,12 @@ __device__ inline bf16 narrow<bf16>(float x) {
 
 /// A half of a word in both halves: where that is multiplied as a pair it takes no instruction.
 __device__ inline std::uint32_t lower_twice(std::uint32_t word) {
-  std::uint32_t twice;
-  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}"
-      : "=r"(twice)
-      : "r"(word));
-  return twice;
+  const __nv_bfloat162 twice = __low2bfloat162(reinterpret_cast<const __nv_bfloat162&>(word));
+  return reinterpret_cast<const std::uint32_t&>(twice);
 }
 __device__ inline std::uint32_t upper_twice(std::uint32_t word) {
-  std::uint32_t twice;
-  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}"
-      : "=r"(twice)
-      : "r"(word));
-  return twice;
+  const __nv_bfloat162 twice = __high2bfloat162(reinterpret_cast<const __nv_bfloat162&>(word));
+  return reinterpret_cast<const std::uint32_t&>(twice);
 }
 
 /// 1 / (1 + e^-x)

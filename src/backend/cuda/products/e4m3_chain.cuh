@@ -46,8 +46,7 @@ class E4m3Chain {
         stage_{args.stages},
         chunk_{args.chunks},
         first_x_(kGroups > 1 ? few_rows::first_x_of_group() : 0),
-        scale_at_(row_of_band(args, 0) * sizeof(float)),
-        to_second_scale_(row_of_band(args, 8) * sizeof(float) - scale_at_),
+        row_places_(row_of_band(), args.tile_rows),
         first_weight_(kUnits > 1 ? few_rows::warpgroup() * args.stage_tiles * kTileBytes : 0) {}
 
   __device__ std::uint32_t multiply_for_all(int unit) {
@@ -135,10 +134,9 @@ class E4m3Chain {
     std::uint32_t chunk;
   };
 
-  /// The thread's row `behind` its first one, or the last that a tile has.
-  static __device__ unsigned row_of_band(const Args& args, unsigned behind) {
-    const unsigned band = threadIdx.x / 32 % (kGroups * few_rows::kMultipliers) * 16;
-    return min(band + threadIdx.x % 32 / 4 + behind, args.tile_rows - 1u);
+  /// The first of the thread's two rows.
+  static __device__ unsigned row_of_band() {
+    return threadIdx.x / 32 % (kGroups * few_rows::kMultipliers) * 16 + threadIdx.x % 32 / 4;
   }
 
   /// Begins the products of a batch, and reads the scales of its rows.
@@ -147,7 +145,7 @@ class E4m3Chain {
       if (chunk_left_ == 0) {
         wait_barrier(rings_.x.full + 8 * chunk_.slot, chunk_.parity);
         x_ = rings_.x.slot(chunk_.slot) + first_x_;
-        scales_ = rings_.scales_of(chunk_.slot) + scale_at_;
+        scales_ = rings_.scales_of(chunk_.slot) + row_places_.first;
         chunk_left_ = args_.chunk_tiles;
       }
       wait_barrier(rings_.weights.full + 8 * stage_.slot, stage_.parity);
@@ -171,7 +169,7 @@ class E4m3Chain {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       batch.scales.rows[0][i] = load_scale(scales_);
-      batch.scales.rows[1][i] = load_scale(scales_ + to_second_scale_);
+      batch.scales.rows[1][i] = load_scale(scales_ + row_places_.to_second);
       scales_ += args_.tile_rows * sizeof(float);
     }
     stage_left_ -= kBatch;
@@ -247,9 +245,8 @@ class E4m3Chain {
   const Rings& rings_;
   Cursor stage_;
   Cursor chunk_;
-  std::uint32_t first_x_;   // of the warpgroup's rows in a tile
-  std::uint32_t scale_at_;  // in a tile's scales, of the thread's first row
-  std::uint32_t to_second_scale_;
+  std::uint32_t first_x_;  // of the warpgroup's rows in a tile
+  RowPlaces row_places_;
   std::uint32_t first_weight_;  // of its unit in a slot
   std::uint32_t x_ = 0;
   std::uint32_t scales_ = 0;

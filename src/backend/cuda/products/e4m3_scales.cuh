@@ -19,6 +19,17 @@ __device__ inline float load_scale(std::uint32_t shared) {
   return scale;
 }
 
+/// Where scales of a thread's two rows, `row` and the one eight behind it, are in those of a tile:
+/// of rows that it has not, the last one's.
+struct RowPlaces {
+  std::uint32_t first;
+  std::uint32_t to_second;
+
+  __device__ RowPlaces(unsigned row, unsigned tile_rows)
+      : first(min(row, tile_rows - 1) * sizeof(float)),
+        to_second(min(row + 8, tile_rows - 1) * sizeof(float) - first) {}
+};
+
 /// `barrier`, when a lane's two scales have been loaded: who has only begun to load from a slot may
 /// not leave it yet. Those of the warp's other lanes, asked for before, have come with them. rows:
 /// fewer than 2^30, which the compiler does not know.

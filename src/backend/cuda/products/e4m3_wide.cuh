@@ -34,17 +34,17 @@ class E4m3Wide {
   static constexpr int kEarlyOutputs = 0;
 
   __device__ E4m3Wide(const Args& args, const Rings& rings)
-      : args_(args), rings_(rings), stage_{args.stages}, chunk_{args.chunks} {
+      : args_(args),
+        rings_(rings),
+        stage_{args.stages},
+        chunk_{args.chunks},
+        row_places_(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, args.tile_rows) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int row = static_cast<int>(threadIdx.x) / 32 * 16 + lane % 16;
     // As copies exchange the eight 16 bytes of a row (tensor_map.h).
     for (int step = 0; step < kSteps; ++step) {
       x_at_[step] = row * kTileRowBytes + (2 * step + lane / 16 ^ row % 8) * 16;
     }
-    const unsigned first = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    const unsigned last = args.tile_rows - 1u;  // that a tile has
-    scale_at_ = min(first, last) * sizeof(float);
-    to_second_scale_ = min(first + 8, last) * sizeof(float) - scale_at_;
   }
 
   __device__ void multiply(float (&sums)[kPieces][kPiece / 2], int unit) {
@@ -119,9 +119,9 @@ class E4m3Wide {
     for (int step = 0; step < kSteps; ++step) {
       load_matrices(x[step], rings_.x.slot(chunk_.slot) + x_at_[step]);
     }
-    const std::uint32_t at = rings_.scales_of(chunk_.slot) + scale_at_;
+    const std::uint32_t at = rings_.scales_of(chunk_.slot) + row_places_.first;
     scales.rows[0] = load_scale(at);
-    scales.rows[1] = load_scale(at + to_second_scale_);
+    scales.rows[1] = load_scale(at + row_places_.to_second);
     wait_barrier(rings_.weights.full + 8 * stage_.slot, stage_.parity);
     weights_ = tile_descriptor(rings_.weights.slot(stage_.slot));
   }
@@ -171,8 +171,7 @@ class E4m3Wide {
   Cursor chunk_;
   const float* blocks_[kBlocks] = {};
   std::uint32_t x_at_[kSteps];  // in a tile, what this lane says a matrix's row is
-  std::uint32_t scale_at_;      // in a tile's scales, of the thread's first row
-  std::uint32_t to_second_scale_;
+  RowPlaces row_places_;
   std::uint32_t weights_ = 0;  // the tile's descriptor
 };
 
