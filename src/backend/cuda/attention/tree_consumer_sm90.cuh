@@ -213,6 +213,7 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
   __device__ void start_rows() {
     constexpr int kPieces = kDim / 4;  // of 4 dims
     const int heads = heads_;
+    const int inverse = ((1 << 16) + heads - 1) / heads;  // of packed rows that a tile has
     const int packed_rows = tile_.row_count * heads;
     meet(kMeetWarpgroup + warpgroup_, kWarpgroup);  // the tile before is done with shared memory
 #pragma unroll 4
@@ -220,8 +221,9 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
       const int index = thread_ + i * kWarpgroup;
       const int packed = index / kPieces;
       if (packed >= packed_rows) break;
-      const float* q = args_.q.data + (tile_.row_begin + packed / heads) * args_.q.stride +
-                       (first_head_ + packed % heads) * kDim + index % kPieces * 4;
+      const int row = packed * inverse >> 16;
+      const float* q = args_.q.data + (tile_.row_begin + row) * args_.q.stride +
+                       (first_head_ + packed - row * heads) * kDim + index % kPieces * 4;
       copy_async(staged_ + i * (kWarpgroup * 16), q, true);
     }
     commit_copies();

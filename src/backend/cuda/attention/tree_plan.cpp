@@ -177,8 +177,7 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
     longest_ = std::max<std::int64_t>(longest_, chain.blocks);
     work += chain.blocks;
   }
-  bundle_chains(shape, plan.window);
-  const std::int64_t tile_blocks = blocks_a_tile(work * shape.slices, shape);
+  const std::int64_t tile_blocks = bundle_and_size(work * shape.slices, shape, plan.window);
   const auto tile_tokens = static_cast<std::int32_t>(tile_blocks) * kBlock;
   blocks_.resize(at(work));
   growing_.clear();
@@ -193,24 +192,13 @@ void TreePlan::finish_chains(const AttentionPlan& plan, const Shape& shape) {
   }
 }
 
-/// One chain each, unless workers would have many of those that few rows see: what a tile takes
-/// beside its blocks counts for more than they do.
-void TreePlan::bundle_chains(const Shape& shape, AttentionWindow window) {
-  const std::int64_t most_rows =
-      std::max<std::int64_t>(1, std::min(kBundleRows, shape.tile_rows) / shape.slice_heads);
-  const auto rows_of = [](const Chain& chain) { return chain.row_end - chain.row_begin; };
-  std::int64_t most_chains = 1;
-  if (shape.pairs && window.size == 0) {
-    std::int64_t blocks = 0;
-    for (const Chain& chain : chains_) {
-      if (2 * rows_of(chain) <= most_rows) blocks += chain.blocks;
-    }
-    most_chains = std::max<std::int64_t>(1, blocks * shape.slices / (2 * shape.workers));
-  }
+/// Up to `most` neighbours that few rows see each.
+void TreePlan::bundle_chains(std::int64_t most, const Shape& shape) {
+  const std::int64_t most_rows = bundle_rows(shape);
   bundles_.clear();
   for (std::int32_t index = 0; index < std::ssize(chains_); ++index) {
     const Chain& chain = chains_[at(index)];
-    if (!bundles_.empty() && bundles_.back().chains < most_chains) {
+    if (!bundles_.empty() && bundles_.back().chains < most) {
       Bundle& bundle = bundles_.back();
       const Chain& first = chains_[at(bundle.first_chain)];
       const Chain& last = chains_[at(index - 1)];

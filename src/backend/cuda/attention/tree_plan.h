@@ -176,12 +176,13 @@ class TreePlan {
   void add_item(const AttentionPlan& plan, std::int32_t item);
   void add_to_chain(std::int32_t row_begin, std::int32_t row_end, const AttentionItem& item,
                     std::int32_t index);
-  std::int64_t blocks_a_tile(std::int64_t units, const Shape& shape);
+  std::int64_t bundle_and_size(std::int64_t units, const Shape& shape, AttentionWindow window);
+  std::int64_t bundle_and_size_pairs(const Shape& shape, AttentionWindow window);
   std::int64_t time_of_tiles(std::int64_t size, const Shape& shape);
   std::int64_t time_of_pairs(std::int64_t size, const Shape& shape);
   void count_kinds();
   void finish_chains(const AttentionPlan& plan, const Shape& shape);
-  void bundle_chains(const Shape& shape, AttentionWindow window);
+  void bundle_chains(std::int64_t most, const Shape& shape);
   void list_blocks(const AttentionPlan& plan, const Bundle& bundle, std::int32_t first_block,
                    std::int64_t page_tokens);
   void cut(const Bundle& bundle, std::int32_t first_block, std::int32_t tile_tokens);

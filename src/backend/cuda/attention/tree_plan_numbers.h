@@ -25,4 +25,9 @@ inline std::int32_t blocks_of(std::int32_t begin, std::int32_t end) {
   return (end - begin + kBlock - 1) / kBlock;
 }
 
+/// Rows of a bundle, at most.
+inline std::int64_t bundle_rows(const TreePlan::Shape& shape) {
+  return std::max<std::int64_t>(1, std::min(kBundleRows, shape.tile_rows) / shape.slice_heads);
+}
+
 }  // namespace dendrite::cuda

@@ -16,34 +16,35 @@ std::int64_t parts_of(std::int64_t blocks, std::int64_t size) {
   return size == 1 ? blocks : size == 2 ? runs * 3 : (blocks + size - 1) / size;
 }
 
+struct SizeAndTime {
+  std::int64_t size;
+  std::int64_t time;
+};
+
 /// The size up to `most`, a power of two, whose estimated time is least.
 template <typename Time>
-std::int64_t fastest_size(std::int64_t most, Time time_of) {
-  std::int64_t best = 1;
-  std::int64_t best_time = time_of(best);
+SizeAndTime fastest_size(std::int64_t most, Time time_of) {
+  SizeAndTime best{1, time_of(1)};
   for (std::int64_t size = 2; size <= std::min<std::int64_t>(most, kMaxTileBlocks); size *= 2) {
     const std::int64_t time = time_of(size);
-    if (time >= best_time) continue;
-    best_time = time;
-    best = size;
+    if (time < best.time) best = {size, time};
   }
   return best;
 }
 
 }  // namespace
 
-/// For pairs and for wide heads, whose blocks take longer, what is fastest. Otherwise the largest
-/// power of two that leaves no worker idle; but whole runs, which leave few partial results, as
-/// long as an eighth of the workers has something to do.
-std::int64_t TreePlan::blocks_a_tile(std::int64_t units, const Shape& shape) {
-  if (shape.pairs) {
-    count_kinds();
-    const auto most = static_cast<std::uint64_t>(std::max<std::int64_t>(4, longest_));
-    return fastest_size(static_cast<std::int64_t>(std::bit_ceil(most)),  // cuts nothing any more
-                        [&](std::int64_t size) { return time_of_pairs(size, shape); });
-  }
+/// Bundles chains, and says how many blocks a tile has at most. For pairs and for wide heads, whose
+/// blocks take longer, what is fastest. Otherwise the largest power of two that leaves no worker
+/// idle; but whole runs, which leave few partial results, as long as an eighth of the workers has
+/// something to do.
+std::int64_t TreePlan::bundle_and_size(std::int64_t units, const Shape& shape,
+                                       AttentionWindow window) {
+  if (shape.pairs) return bundle_and_size_pairs(shape, window);
+  bundle_chains(1, shape);
   if (shape.wide) {
-    return fastest_size(longest_, [&](std::int64_t size) { return time_of_tiles(size, shape); });
+    return fastest_size(longest_, [&](std::int64_t size) { return time_of_tiles(size, shape); })
+        .size;
   }
   std::int64_t tile_blocks = units / shape.workers;
   if (units >= shape.workers / 2) {
@@ -51,6 +52,33 @@ std::int64_t TreePlan::blocks_a_tile(std::int64_t units, const Shape& shape) {
   }
   tile_blocks = std::clamp<std::int64_t>(tile_blocks, 1, kMaxTileBlocks);
   return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tile_blocks)));
+}
+
+/// One chain each, unless workers would have many of those that few rows see: what a tile takes
+/// beside its blocks counts for more than they do.
+std::int64_t TreePlan::bundle_and_size_pairs(const Shape& shape, AttentionWindow window) {
+  const auto longest = static_cast<std::uint64_t>(std::max<std::int64_t>(4, longest_));
+  const auto most = static_cast<std::int64_t>(std::bit_ceil(longest));  // cuts nothing any more
+  const auto bundled = [&](std::int64_t chains) {
+    bundle_chains(chains, shape);
+    count_kinds();
+    return fastest_size(most, [&](std::int64_t size) { return time_of_pairs(size, shape); });
+  };
+  std::int64_t small = 0;  // blocks
+  for (const Chain& chain : chains_) {
+    if (2 * (chain.row_end - chain.row_begin) <= bundle_rows(shape)) small += chain.blocks;
+  }
+  SizeAndTime best = bundled(1);
+  if (window.size != 0 || small * shape.slices <= shape.workers) return best.size;
+  std::int64_t best_chains = 1;
+  for (std::int64_t chains = 2; chains <= kBundleBlocks; ++chains) {
+    const SizeAndTime found = bundled(chains);
+    if (found.time >= best.time) continue;
+    best = found;
+    best_chains = chains;
+  }
+  bundle_chains(best_chains, shape);
+  return best.size;
 }
 
 /// If tiles have up to `size` blocks, in hundredths of what a tile takes for a block: of the first
