@@ -35,7 +35,7 @@ struct BlockScaledTarget {
         cols(out.cols),
         whole(all) {}
 
-  __device__ void put(std::int64_t row, int column, uint2 four) const {
+  __device__ void put(std::int64_t row, int column, uint2 four, bool stored) const {
     if (column >= cols) return;  // all of the warp
     const float values[] = {__uint_as_float(four.x << 16), __uint_as_float(four.x & 0xffff0000u),
                             __uint_as_float(four.y << 16), __uint_as_float(four.y & 0xffff0000u)};
@@ -47,7 +47,7 @@ struct BlockScaledTarget {
       std::uint32_t word = 0;
 #pragma unroll
       for (int i = 0; i < 4; ++i) word |= e4m3_code_of(values[i], scale) << 8 * i;
-      *reinterpret_cast<std::uint32_t*>(codes + row * cols + column) = word;
+      if (stored) *reinterpret_cast<std::uint32_t*>(codes + row * cols + column) = word;
     } else {
       for (const float value : values) most = max(most, __float_as_uint(value) & 0x7fffffffu);
       const Nvfp4Rounding rounding(largest<Traits::kGroup / 4>(most), whole);
@@ -55,10 +55,12 @@ struct BlockScaledTarget {
       std::uint32_t word = 0;
 #pragma unroll
       for (int i = 0; i < 4; ++i) word |= e2m1_code(values[i] * rounding.factor) << 4 * i;
-      *reinterpret_cast<std::uint16_t*>(codes + (row * cols + column) / 2) =
-          static_cast<std::uint16_t>(word);
+      if (stored) {
+        *reinterpret_cast<std::uint16_t*>(codes + (row * cols + column) / 2) =
+            static_cast<std::uint16_t>(word);
+      }
     }
-    if (column % Traits::kGroup == 0) {
+    if (column % Traits::kGroup == 0 && stored) {
       scales[(row * cols + column) / Traits::kGroup] = static_cast<std::uint8_t>(scale);
     }
   }

@@ -18,7 +18,8 @@ struct E4m3Target {
   std::int64_t scale_rows;
 
   /// A warp's group, in bf16: of each lane four neighbours, from column `column` on.
-  __device__ void put(std::int64_t row, int column, uint2 four) const {
+  /// Unless `stored`, all is done but that.
+  __device__ void put(std::int64_t row, int column, uint2 four, bool stored) const {
     if (column >= cols) return;  // all of the warp
     const float values[] = {low(four.x), high(four.x), low(four.y), high(four.y)};
     float most = 0;
@@ -31,8 +32,9 @@ struct E4m3Target {
       return static_cast<std::uint32_t>(
           __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3));
     };
-    *reinterpret_cast<std::uint32_t*>(codes + row * cols + column) = pair(0) | pair(2) << 16;
-    if (threadIdx.x % 32 == 0)
+    const std::uint32_t codes_of_four = pair(0) | pair(2) << 16;
+    if (stored) *reinterpret_cast<std::uint32_t*>(codes + row * cols + column) = codes_of_four;
+    if (threadIdx.x % 32 == 0 && stored)
       scales[column / 128 * scale_rows + row] = counts ? most / 448.0f : 0.0f;
   }
 

@@ -13,8 +13,8 @@ struct Bf16Target {
   bf16* out;
   std::int64_t ld;
 
-  __device__ void put(std::int64_t row, int column, uint2 four) const {
-    if (column < ld) *reinterpret_cast<uint2*>(out + row * ld + column) = four;
+  __device__ void put(std::int64_t row, int column, uint2 four, bool stored) const {
+    if (column < ld && stored) *reinterpret_cast<uint2*>(out + row * ld + column) = four;
   }
 };
 
