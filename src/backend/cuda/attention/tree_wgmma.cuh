@@ -25,15 +25,6 @@ __device__ inline void arrive(std::uint32_t barrier, int times) {
 __device__ inline void arrive_when_copied(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-/// Registers a thread has from here on, for all warps of a warpgroup.
-template <int kCount>
-__device__ inline void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-template <int kCount>
-__device__ inline void leave_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-}
 
 /// What was written to shared memory, and this thread has synchronized with, is seen by the matrix
 /// products it takes part in from here on.

@@ -27,6 +27,7 @@ __device__ inline std::uint32_t first_x_of_group() {
 ///   kPiece outputs are one instruction, kPieces of them a unit
 ///   kRowScales: whether x has scales
 ///   kPairsSilus: whether they are stored by twos, see store_narrow()
+///   kRegisters: of a thread, where two warpgroups multiply
 ///   kEarlyOutputs: of a unit of no more, what is added to is read before it is multiplied
 ///   void multiply(float (&sums)[kPieces][kPiece / 2], int unit): the next unit of the rings
 /// kGroups warpgroups have rows of a unit, or each of kUnits has one of them.
@@ -249,7 +250,7 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
   }
   __syncthreads();
   if (warp < kWarps) {
-    if constexpr (kGroups * kUnits > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    if constexpr (kGroups * kUnits > 1) take_registers<Chain::kRegisters>();
     if constexpr (kGroups == 1 && kOutputs <= Chain::kMostOfSixteen) {
       if (Chain::kSixteenAlone || args.rows <= kSixteenRows) {
         using Pair = std::conditional_t<kHeads, RotatedPair<Chain>, OutputPair<Chain>>;
@@ -263,7 +264,8 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
     }
     return;
   }
-  if constexpr (kGroups * kUnits > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+  // Of 168 that each thread of three warpgroups has at first.
+  if constexpr (kGroups * kUnits > 1) leave_registers<3 * 168 - 2 * Chain::kRegisters>();
   if (warp == kWarps) {
     if (lane == 0) stream.run();
   } else if (warp == kWarps + 1) {

@@ -13,7 +13,8 @@ constexpr int kMostStageX = 32 << 10;  // bytes of x that go with a stage of wei
 /// Of weights, on their way to a multiprocessor while rings are filled for few rows. x, which is
 /// asked for once earlier kernels are done, comes behind them: behind all of a ring 3 us later.
 constexpr int kBytesUnderWay = 48 << 10;
-constexpr int kMostRowsBehind = 32;
+constexpr int kBytesOfPairsUnderWay = 64 << 10;  // of blocks that work on two units at once
+constexpr int kMostRowsBehind = 32;              // of those that do not
 
 }  // namespace
 
@@ -49,9 +50,11 @@ Shape::Shape(const FewRowsProduct& product, const Kernels& kernels, int multipro
   cut(shared_bytes - kBarrierBytes - reserved, sharing > 1 ? 16 << 10 : 32 << 10, kernels,
       of_outputs(kernels.batch, 1));
   args.under_way = args.stages;
-  if (args.rows <= kMostRowsBehind && kernels.units == 1) {
-    const int stage = args.stage_tiles * outputs * kTileRowBytes;
-    args.under_way = std::min(args.stages, (kBytesUnderWay / sharing + stage - 1) / stage);
+  const bool pairs = kernels.units > 1;
+  if (pairs || args.rows <= kMostRowsBehind) {
+    const int bytes = pairs ? kBytesOfPairsUnderWay : kBytesUnderWay / sharing;
+    const int stage = kernels.units * args.stage_tiles * outputs * kTileRowBytes;
+    args.under_way = std::min(args.stages, (bytes + stage - 1) / stage);
   }
 }
 

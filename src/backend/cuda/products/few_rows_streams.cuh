@@ -82,7 +82,7 @@ class WeightStream {
   /// The rest of the ring as copies are done, then into slots as they become free.
   __device__ void run() {
     for (int i = args_.under_way; !walk_.done(); ++i) {
-      if (kUnits == 1 && i < args_.stages) {  // of several units, all may be on their way
+      if (i < args_.stages) {
         wait_barrier(ring_.full + 8 * (i - args_.under_way), 0);
       } else {
         wait_barrier(ring_.free + 8 * cursor_.slot, cursor_.parity ^ 1);
