@@ -2,9 +2,11 @@
 //   llama_step --model FILE.gguf [--threads N] [--tokens N] [--branches N] [--gpu] [--flash 0|1]
 //              [--argmax host|device] [--load mmap|none] [--cpu-clock] [--label TEXT]
 //              [--backends FOLDER]
-// Speaks the line protocol of bench/peer.h. Branches are sequences that share the prompt's cells of
-// one unified KV cache (llama_memory_seq_cp); a step is one llama_decode of one token a branch, and
-// the argmax of each branch's logits. --gpu: all layers there, with --flash 1 --argmax device.
+// Compiled with -DIK_LLAMA it is ik_llama.cpp's, which repacks tensors as it reads them
+// (ik_llama.h). Speaks the line protocol of bench/peer.h. Branches are sequences that share the
+// prompt's cells of one unified KV cache (llama_memory_seq_cp); a step is one llama_decode of one
+// token a branch, and the argmax of each branch's logits. --gpu: all layers there, with --flash 1
+// --argmax device.
 #include <time.h>
 
 #include <algorithm>
@@ -18,8 +20,12 @@
 #include <string>
 #include <vector>
 
+#ifdef IK_LLAMA
+#include "ik_llama.h"
+#else
 #include "ggml-backend.h"
 #include "llama.h"
+#endif
 
 namespace {
 
@@ -49,15 +55,40 @@ double now_ms(const Options& options) {
   std::exit(1);
 }
 
+#ifdef IK_LLAMA
+constexpr const char* kEngine = "ik_llama.cpp";
+
+void set(llama_model_params& params, const Options&) {
+  params.use_mmap = false;
+  params.repack_tensors = true;
+}
+void set(llama_context_params& params, const Options& options) {
+  params.flash_attn = options.flash;
+}
+#else
+constexpr const char* kEngine = "llama.cpp";
+using Sampler = llama_sampler;
+
+void set(llama_model_params& params, const Options& options) {
+  params.load_mode = llama_load_mode_from_str(options.load.c_str());
+}
+void set(llama_context_params& params, const Options& options) {
+  params.flash_attn_type =
+      options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  params.kv_unified = true;
+  params.no_perf = true;
+}
+#endif
+
 class Peer {
  public:
   explicit Peer(const Options& options) : options_(options) {
     if (!options.backends.empty()) ggml_backend_load_all_from_path(options.backends.c_str());
     llama_backend_init();
     llama_model_params model_params = llama_model_default_params();
-    if (options.gpu && !llama_supports_gpu_offload()) fail("--gpu: llama.cpp finds none");
+    if (options.gpu && !llama_supports_gpu_offload()) fail("--gpu: the library finds none");
     model_params.n_gpu_layers = options.gpu ? -1 : 0;
-    model_params.load_mode = llama_load_mode_from_str(options.load.c_str());
+    set(model_params, options);
     model_ = llama_model_load_from_file(options.model.c_str(), model_params);
     if (model_ == nullptr) fail(options.model + ": cannot be loaded");
     llama_context_params params = llama_context_default_params();
@@ -67,10 +98,7 @@ class Peer {
     params.n_seq_max = static_cast<std::uint32_t>(options.branches + 1);
     params.n_threads = options.threads;
     params.n_threads_batch = options.threads;
-    params.flash_attn_type =
-        options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    params.kv_unified = true;
-    params.no_perf = true;
+    set(params, options);
     context_ = llama_init_from_model(model_, params);
     if (context_ == nullptr) fail("no context could be made");
     vocab_ = llama_vocab_n_tokens(llama_model_get_vocab(model_));
@@ -105,7 +133,7 @@ class Peer {
   void steps(int branches, int count, std::vector<double>& ms, std::vector<llama_token>& tokens) {
     llama_memory_t memory = llama_get_memory(context_);
     for (int b = 1; b <= branches; ++b) llama_memory_seq_cp(memory, 0, b, -1, -1);
-    std::vector<llama_sampler*> samplers;
+    std::vector<Sampler*> samplers;
     for (int b = 1; b <= branches && options_.argmax_on_device; ++b) {
       samplers.push_back(llama_sampler_chain_init(llama_sampler_chain_default_params()));
       llama_sampler_chain_add(samplers.back(), llama_sampler_init_greedy());
@@ -133,6 +161,7 @@ class Peer {
     for (int b = 1; b <= branches; ++b) llama_memory_seq_rm(memory, b, -1, -1);
   }
 
+#ifndef IK_LLAMA
   /// Milliseconds for `count` tokens of each of `branches`, drawn at T = 0.7 of what a grammar
   /// (GBNF; empty: none) allows, never an end. `mask_us`: of each draw, what the grammar took of
   /// it.
@@ -183,6 +212,7 @@ class Peer {
     llama_sampler_free(draw);
     return ms;
   }
+#endif
 
   // A tree of sequences: a child is a copy of its parent's, which shares the cells. What a node has
   // not computed yet waits in `pending`, its last token always.
@@ -303,7 +333,7 @@ class Peer {
   int length_ = 0;
   llama_token first_ = 0;
   std::vector<float> logits_;  // after the prompt
-  llama_sampler* sampler_ = nullptr;
+  Sampler* sampler_ = nullptr;
   std::map<int, Node> nodes_;
   std::vector<int> free_;  // sequences
   int sequences_ = 0;
@@ -355,7 +385,10 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   llama_log_set(
       [](ggml_log_level level, const char* text, void*) {
-        if (level >= GGML_LOG_LEVEL_WARN && level != GGML_LOG_LEVEL_CONT) std::fputs(text, stderr);
+        if ((level >= GGML_LOG_LEVEL_WARN && level != GGML_LOG_LEVEL_CONT) ||
+            std::strstr(text, "Repacked") != nullptr) {
+          std::fputs(text, stderr);
+        }
       },
       nullptr);
   Peer peer(options);
@@ -365,7 +398,7 @@ int main(int argc, char** argv) {
     words >> command;
     if (command == "hello") {
       std::string file = options.model.substr(options.model.rfind('/') + 1);
-      std::printf("llama.cpp %s %s threads=%d gpu=%d flash=%d argmax=%s load=%s |%s\n",
+      std::printf("%s %s %s threads=%d gpu=%d flash=%d argmax=%s load=%s |%s\n", kEngine,
                   options.label.c_str(), file.c_str(), options.threads, options.gpu, options.flash,
                   options.argmax_on_device ? "device" : "host", options.load.c_str(),
                   llama_print_system_info());
@@ -384,6 +417,7 @@ int main(int argc, char** argv) {
       std::printf("|");
       for (const llama_token token : tokens) std::printf(" %d", token);
       std::printf("\n");
+#ifndef IK_LLAMA
     } else if (command == "constrain") {
       int branches = 0;
       int count = 0;
@@ -395,6 +429,7 @@ int main(int argc, char** argv) {
       std::printf("%.4f", peer.constrained(branches, count, grammar, us));
       for (const double value : us) std::printf(" %.3f", value);
       std::printf("\n");
+#endif
     } else if (command == "begin" || command == "child") {
       int parent = 0;
       if (command == "child") words >> parent;
