@@ -25,11 +25,11 @@ double idle_share(const EngineInfo& info, std::int64_t rows) {
 double weight_bytes_read(const Engine& engine, std::int64_t rows) {
   const EngineCore& core = *core_of(engine);
   const EngineInfo& info = engine.info();
-  const std::int64_t element = core.backend->numerics().weights ? 2 : 4;
-  const bool is_tied = &core.model->embedding() == &core.model->output_matrix();
+  const Weight& embedding = core.model->embedding();
+  const bool is_tied = &embedding == &core.model->output_matrix();
   const auto all = static_cast<double>(info.weight_bytes);
   return all * (1 - idle_share(info, rows)) -
-         (is_tied ? 0 : static_cast<double>(info.vocab * info.dim * element));
+         (is_tied ? 0 : static_cast<double>(embedding.size_bytes()));
 }
 
 double flop_of_row(const Engine& engine, std::int64_t text) {
