@@ -38,7 +38,6 @@ class E4m3Chain {
   static constexpr int kMostOfSixteen = kSquares && kUnits > 1 ? 112 : 144;
   static constexpr bool kSixteenAlone = false;
   static constexpr bool kPairsSilus = false;
-  static constexpr int kRegisters = kSquares ? 240 : 232;
   static constexpr int kEarlyOutputs = 32;
 
   __device__ E4m3Chain(const Args& args, const Rings& rings)

@@ -20,13 +20,17 @@ constexpr int blocks_of(int outputs, int groups) {
   return groups == 1 && outputs <= 112 ? 2 : 1;
 }
 
+/// Of a thread that multiplies, where two warpgroups do: scales of squares take more.
+template <bool kSquares>
+constexpr int kRegisters = kSquares ? 240 : 232;
+
 template <int kOutputs, bool kSquares, bool kHeads, int kGroups>
 __global__ void __launch_bounds__(few_rows::threads_of(kGroups), blocks_of(kOutputs, kGroups))
     e4m3_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x,
                 const __grid_constant__ Arguments args) {
 #ifdef DENDRITE_SM90A
-  few_rows::run_block<E4m3Chain<kOutputs, kSquares, kHeads, kGroups>, kHeads, kGroups>(weight, x,
-                                                                                       args);
+  few_rows::run_block<E4m3Chain<kOutputs, kSquares, kHeads, kGroups>, kHeads, kGroups, 1,
+                      kRegisters<kSquares>>(weight, x, args);
 #endif
 }
 
@@ -46,7 +50,8 @@ __global__ void __launch_bounds__(few_rows::threads_of(2), 1)
                      const __grid_constant__ CUtensorMap x,
                      const __grid_constant__ Arguments args) {
 #ifdef DENDRITE_SM90A
-  few_rows::run_block<E4m3Chain<kOutputs, kSquares, kHeads, 1, 2>, kHeads, 1, 2>(weight, x, args);
+  few_rows::run_block<E4m3Chain<kOutputs, kSquares, kHeads, 1, 2>, kHeads, 1, 2,
+                      kRegisters<kSquares>>(weight, x, args);
 #endif
 }
 

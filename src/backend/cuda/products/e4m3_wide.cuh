@@ -31,7 +31,6 @@ class E4m3Wide {
   static constexpr int kMostOfSixteen = 0;
   static constexpr bool kSixteenAlone = false;
   static constexpr bool kPairsSilus = true;  // (rows of weights are a multiple of 8)
-  static constexpr int kRegisters = 240;
   static constexpr int kEarlyOutputs = 0;
 
   __device__ E4m3Wide(const Args& args, const Rings& rings)

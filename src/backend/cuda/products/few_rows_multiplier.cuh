@@ -27,7 +27,6 @@ __device__ inline std::uint32_t first_x_of_group() {
 ///   kPiece outputs are one instruction, kPieces of them a unit
 ///   kRowScales: whether x has scales
 ///   kPairsSilus: whether they are stored by twos, see store_narrow()
-///   kRegisters: of a thread, where two warpgroups multiply
 ///   kEarlyOutputs: of a unit of no more, what is added to is read before it is multiplied
 ///   void multiply(float (&sums)[kPieces][kPiece / 2], int unit): the next unit of the rings
 /// kGroups warpgroups have rows of a unit, or each of kUnits has one of them.
@@ -225,8 +224,9 @@ class Multiplier {
   int unit_;       // of those at once
 };
 
-/// A block of threads_of(kGroups * kUnits) threads, so many warpgroups of which multiply.
-template <class Chain, bool kHeads, int kGroups, int kUnits = 1>
+/// A block of threads_of(kGroups * kUnits) threads, so many warpgroups of which multiply; where
+/// they are two, with kRegisters a thread.
+template <class Chain, bool kHeads, int kGroups, int kUnits = 1, int kRegisters = 240>
 __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x,
                                  const typename Chain::Args& args) {
   extern __shared__ __align__(1024) std::uint8_t memory[];
@@ -250,7 +250,7 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
   }
   __syncthreads();
   if (warp < kWarps) {
-    if constexpr (kGroups * kUnits > 1) take_registers<Chain::kRegisters>();
+    if constexpr (kGroups * kUnits > 1) take_registers<kRegisters>();
     if constexpr (kGroups == 1 && kOutputs <= Chain::kMostOfSixteen) {
       if (Chain::kSixteenAlone || args.rows <= kSixteenRows) {
         using Pair = std::conditional_t<kHeads, RotatedPair<Chain>, OutputPair<Chain>>;
@@ -265,7 +265,7 @@ __device__ inline void run_block(const CUtensorMap& weight, const CUtensorMap& x
     return;
   }
   // Of 168 that each thread of three warpgroups has at first.
-  if constexpr (kGroups * kUnits > 1) leave_registers<3 * 168 - 2 * Chain::kRegisters>();
+  if constexpr (kGroups * kUnits > 1) leave_registers<3 * 168 - 2 * kRegisters>();
   if (warp == kWarps) {
     if (lane == 0) stream.run();
   } else if (warp == kWarps + 1) {

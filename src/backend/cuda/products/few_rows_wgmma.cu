@@ -37,7 +37,6 @@ class Bf16Chain {
   static constexpr int kMostOfSixteen = 128;
   static constexpr bool kSixteenAlone = false;
   static constexpr bool kPairsSilus = true;  // (rows of SiLU's results are whole eights)
-  static constexpr int kRegisters = 240;
   static constexpr int kEarlyOutputs = 64;
 
   __device__ Bf16Chain(const Args& args, const Rings& rings)
