@@ -359,11 +359,14 @@ int bundles_of(int branches) {
 
 TEST(TreePlan, ShortBranchesShareATileWhenTheyAreMany) {
   EXPECT_EQ(bundles_of(16), 0);  // a worker for each and head
-  for (const int branches : {32, 64, 128}) {
+  const auto expect = [](int branches, int least_each, int most_each) {
     const int bundles = bundles_of(branches);
-    EXPECT_GE(bundles, branches / 8) << branches;
-    EXPECT_LE(bundles, branches / 2) << branches;
-  }
+    EXPECT_GE(bundles, branches / most_each) << branches;
+    EXPECT_LE(bundles, branches / least_each) << branches;
+  };
+  expect(32, 2, 3);
+  expect(64, 3, 5);
+  expect(128, 5, 7);
 }
 
 }  // namespace

@@ -213,7 +213,7 @@ class Consumer : TileRows<kDim, kPanelDims / 8, kWarpgroup> {
   __device__ void start_rows() {
     constexpr int kPieces = kDim / 4;  // of 4 dims
     const int heads = heads_;
-    const int inverse = ((1 << 16) + heads - 1) / heads;  // of packed rows that a tile has
+    const int inverse = ((1 << 16) + heads - 1) / heads;  // exact for the 64 rows of a tile
     const int packed_rows = tile_.row_count * heads;
     meet(kMeetWarpgroup + warpgroup_, kWarpgroup);  // the tile before is done with shared memory
 #pragma unroll 4
